@@ -1,0 +1,60 @@
+"""Shapes of the catalogue's files."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from models.base import Declaration
+from models.quantities import Quantity
+
+
+class HostFile(Declaration):
+    """A file of the node that every engine container mounts at the same path, read-only."""
+
+    name: str
+    path: str
+    type: Literal["File", "Directory"]
+
+
+class NpuFamily(Declaration):
+    """One generation of Ascend servers."""
+
+    family: str
+    dies_per_node: Annotated[int, Field(ge=1, description="what one server offers of the extended resource")]
+    memory_per_die: Quantity
+    image_suffix: Annotated[str, Field(description="of vLLM-Ascend's image tag")]
+    resource_names: Annotated[dict[str, str], Field(description="device plugin -> extended resource; one unit is one die")]
+    mounts: tuple[HostFile, ...]
+
+
+class Connector(Declaration):
+    """One KV connector of vLLM-Ascend."""
+
+    since: Annotated[str, Field(description="first vLLM-Ascend release that registers it")]
+    router_connector: Annotated[Literal["mooncake"], Field(description="Kthena ModelServer kvConnector.type that fits")]
+
+
+class LegacyKvTransferKeys(Declaration):
+    """Keys that the engine needs before release ``until``."""
+
+    until: str
+    shared: dict[str, Any]
+    rank: Annotated[str, Field(description="key whose value is 0 on prefill and 1 on decode")]
+
+
+class PhysicalDevices(Declaration):
+    """PHYSICAL_DEVICES, needed before release ``until``."""
+
+    until: str
+    annotation: Annotated[str, Field(description="pod annotation in which the device plugin names the devices")]
+
+
+class EngineCatalog(Declaration):
+    """What depends on the vLLM-Ascend release."""
+
+    image: str
+    connectors: dict[str, Connector]
+    legacy_kv_transfer_keys: LegacyKvTransferKeys
+    physical_devices: PhysicalDevices

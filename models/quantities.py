@@ -1,0 +1,51 @@
+"""Small value types shared by the declarations: names, ports, durations."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
+
+
+def seconds(duration: str) -> float:
+    """Seconds of a duration as Kubernetes writes it: ``300s``, ``150ms``, ``1h30m``.
+
+    Raises:
+        ValueError: not a duration. The API server takes such a string and Kthena's webhook then answers HTTP 500.
+    """
+    parts = _DURATION.findall(duration)
+    if not parts or "".join(number + unit for number, unit in parts) != duration:
+        raise ValueError(f"{duration!r} is not a duration; write for example 300s, 150ms or 1h30m")
+    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+
+
+def _duration(value: str) -> str:
+    seconds(value)
+    return value
+
+
+Duration = Annotated[str, AfterValidator(_duration)]
+
+DNS_LABEL = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+"""RFC 1035 label: what Kubernetes wants of names that become Service names (Kthena makes one per entry pod)"""
+DnsLabel = Annotated[
+    str,
+    Field(
+        pattern=DNS_LABEL,
+        max_length=63,
+        description="a DNS label: lower-case letters, digits and dashes, beginning with a letter, at most 63 characters",
+    ),
+]
+HostDirectory = Annotated[
+    str,
+    Field(pattern=r"^/.*[^/]$", description="absolute path of a directory on the nodes, without a slash at its end"),
+]
+
+Quantity = Annotated[str, Field(pattern=r"^\d+(\.\d+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$")]
+"""Kubernetes resource quantity, for example ``64``, ``500m``, ``700Gi``"""

@@ -1,0 +1,14 @@
+"""The whole stack file."""
+
+from __future__ import annotations
+
+from models.base import Declaration
+from models.cluster import Cluster
+from models.deployment import Deployment
+
+
+class Stack(Declaration):
+    """What one ``Pulumi.<stack>.yaml`` declares."""
+
+    cluster: Cluster
+    deployments: dict[str, Deployment] = {}
