@@ -1,0 +1,53 @@
+"""Names of objects and labels, derived from the declaration. Kthena's own are those of v1.0.0."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+
+from models.cluster import ControlPlane
+
+NAME_LABEL = "modelserving.volcano.sh/name"
+GROUP_LABEL = "modelserving.volcano.sh/group-name"
+ROLE_LABEL = "modelserving.volcano.sh/role"
+ROLE_ID_LABEL = "modelserving.volcano.sh/role-id"
+ROUTER_NAME = "kthena-router"
+CONTROLLER_NAME = "kthena-controller-manager"
+
+_HASH_LENGTH = 7
+
+
+def content_hash(*parts: str) -> str:
+    """Seven hex digits that change with any of ``parts``."""
+    digest = hashlib.sha256("\0".join(parts).encode())
+    return digest.hexdigest()[:_HASH_LENGTH]
+
+
+def config_map_name(base: str, data: Mapping[str, str]) -> str:
+    """Name of an immutable ConfigMap: another content is another object, so pods that mount it are rolled."""
+    return f"{base}-{content_hash(*(text for item in sorted(data.items()) for text in item))}"
+
+
+def model_route_name(served: str) -> str:
+    """Name of the ModelRoute for one model name.
+
+    ``spec.modelName`` is immutable, so another model name must be another object: the old route stays until the new one is there.
+    """
+    slug = re.sub(r"[^a-z0-9]+", "-", served.lower()).strip("-")[:50].strip("-")
+    return f"{slug or 'model'}-{content_hash(served)}"
+
+
+def entry_pod_name(deployment: str, group: int, role: str, replica: int) -> str:
+    """Name that Kthena gives the entry pod of one role replica."""
+    return f"{deployment}-{group}-{role}-{replica}-0"
+
+
+def router_service_host(control_plane: ControlPlane) -> str:
+    """DNS name of the router's Service inside the cluster."""
+    return f"{ROUTER_NAME}.{control_plane.namespace}.svc"
+
+
+def labels(name: str) -> dict[str, str]:
+    """Labels of every object that belongs to ``name``."""
+    return {"app.kubernetes.io/name": name, "app.kubernetes.io/managed-by": "kthena-pd"}
