@@ -1,0 +1,6 @@
+"""What a stack file must fulfil beyond its shape: one small function per rule, all findings collected and shown together."""
+
+from rules.check import RULES, check, read
+from rules.finding import Finding, StackError
+
+__all__ = ["RULES", "Finding", "StackError", "check", "read"]

@@ -1,0 +1,39 @@
+"""What extraArgs and env may not override: what is derived from the declaration, and what Kthena sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from models.deployment import ROLES
+from models.stack import Stack
+from render.arguments import derived_flags
+from render.pods import DERIVED_ENV
+from rules.finding import Finding, in_deployment
+
+KTHENA_ENV = frozenset({"ENTRY_ADDRESS", "GROUP_SIZE", "WORKER_INDEX"})
+"""Set by Kthena in every container, over the user's (v1.0.0 model_serving_controller)"""
+
+
+def extra_args_repeat_no_derived_flag(stack: Stack) -> Iterator[Finding]:
+    """PD301. vLLM takes the last of two equal flags, so one number would stand in two places. vLLM reads _ as - in flags."""
+    for deployment in stack.deployments.values():
+        for role in ROLES:
+            derived = derived_flags(deployment, role)
+            for index, argument in enumerate(deployment.role(role).extra_args):
+                flag = argument.partition("=")[0].replace("_", "-")
+                if flag in derived:
+                    yield Finding(
+                        "PD301",
+                        in_deployment(deployment, role, "extraArgs", index),
+                        f"{flag} follows from the declaration",
+                        "declare it in its own field and leave it out here",
+                    )
+
+
+def env_sets_nothing_derived_or_reserved(stack: Stack) -> Iterator[Finding]:
+    """PD302. Kthena replaces its own variables, and the start script sets the derived ones after these."""
+    for deployment in stack.deployments.values():
+        for role in ROLES:
+            for name in sorted(deployment.role(role).env.keys() & (DERIVED_ENV | KTHENA_ENV)):
+                owner = "Kthena sets it" if name in KTHENA_ENV else "it follows from the declaration"
+                yield Finding("PD302", in_deployment(deployment, role, "env", name), f"{owner}", "leave it out")
