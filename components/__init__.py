@@ -1,0 +1,6 @@
+"""The only room that imports Pulumi: components that own the rendered objects."""
+
+from components.control_plane import KthenaControlPlane, KthenaControlPlaneArgs
+from components.pd_deployment import PDDeployment, PDDeploymentArgs
+
+__all__ = ["KthenaControlPlane", "KthenaControlPlaneArgs", "PDDeployment", "PDDeploymentArgs"]

@@ -1,0 +1,128 @@
+"""The whole program under mocks: stack file in, registered resources out."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from typing import Any
+
+import pulumi
+import pytest
+
+from tests import stacks
+from tests.component.conftest import Deploy, Recording
+
+
+def run_program() -> dict[str, Any]:
+    return runpy.run_path(str(stacks.ROOT / "__main__.py"))
+
+
+def as_config(declared: dict[str, Any]) -> dict[str, str]:
+    return {f"kthena-pd:{key}": json.dumps(value) for key, value in declared.items()}
+
+
+def run_stack(deploy: Deploy, declared: dict[str, Any], **options: Any) -> Recording:
+    return deploy(run_program, config=as_config(declared), **options)[1]
+
+
+def test_stack_dev_registers_a_provider_the_control_plane_and_the_deployment(deploy: Deploy) -> None:
+    recording = run_stack(deploy, stacks.stack_file("dev"))
+    assert {resource.name for resource in recording.of_kind("PDDeployment")} == {"deepseekv4-pd"}
+    assert len(recording.of_kind("KthenaControlPlane")) == 1
+    assert {deployment.name for deployment in recording.of_kind("Deployment")} == {
+        "kthena-kthena-controller-manager",
+        "kthena-kthena-router",
+    }
+
+
+def test_every_kubernetes_object_uses_the_programs_own_provider(deploy: Deploy) -> None:
+    recording = run_stack(deploy, stacks.stack_file("dev"))
+    provider = next(resource for resource in recording.resources if resource.type == "pulumi:providers:kubernetes")
+    objects = [resource for resource in recording.resources if resource.type.startswith("kubernetes:")]
+    assert len(objects) > 10
+    assert {resource.provider.rpartition("::")[0] for resource in objects} == {provider.urn}
+
+
+def test_the_provider_has_an_identity_of_its_own_so_that_a_kubeconfig_edit_replaces_nothing(deploy: Deploy) -> None:
+    recording = run_stack(deploy, stacks.stack_file("dev"))
+    assert recording.one("kubernetes").inputs["clusterIdentifier"] == "kthena-pd-test"
+
+
+def test_every_object_belongs_to_a_component(deploy: Deploy) -> None:
+    recording = run_stack(deploy, stacks.stack_file("dev"))
+    orphans = [
+        resource.urn
+        for resource in recording.resources
+        if resource.type.startswith("kubernetes:") and "$kubernetes:" not in resource.urn
+    ]
+    assert orphans == []
+
+
+def test_no_two_resources_share_a_urn(deploy: Deploy) -> None:
+    declared = stacks.stack_file("dev")
+    declared["deployments"]["second"] = {"recipe": "deepseek-v2-lite-a3"}
+    urns = [resource.urn for resource in run_stack(deploy, declared).resources]
+    assert len(urns) == len(set(urns))
+
+
+def test_deployments_come_after_the_control_plane_and_their_namespaces(deploy: Deploy) -> None:
+    declared = stacks.stack_file("dev")
+    declared["cluster"]["namespaces"] = ["dev"]
+    recording = run_stack(deploy, declared)
+    needed = {resource.urn for resource in recording.of_kind("Deployment")} | {
+        resource.urn for resource in recording.of_kind("Namespace") if resource.name == "dev"
+    }
+    assert len(needed) == 3
+    # children of a component are registered, and destroyed, on the safe side of what the component depends on
+    assert needed <= recording.one("PDDeployment").dependencies
+
+
+def test_a_cluster_with_its_own_kthena_gets_no_control_plane_objects(deploy: Deploy) -> None:
+    recording = run_stack(deploy, stacks.stack_file("deepseek-v2-lite"))
+    assert recording.of_kind("Deployment") == []
+    assert recording.one("ModelServing").inputs["metadata"]["namespace"] == "dev"
+
+
+def test_every_object_of_the_program_has_a_field_manager(deploy: Deploy) -> None:
+    recording = run_stack(deploy, stacks.stack_file("dev"))
+    without = [
+        resource.urn
+        for resource in recording.resources
+        if resource.type.startswith("kubernetes:") and "pulumi.com/patchFieldManager" not in resource.annotations
+    ]
+    assert without == []
+
+
+def test_a_preview_of_a_new_stack_registers_the_same_resources(deploy: Deploy) -> None:
+    up = {resource.urn for resource in run_stack(deploy, stacks.stack_file("dev")).resources}
+    preview = {resource.urn for resource in run_stack(deploy, stacks.stack_file("dev"), preview=True).resources}
+    assert up == preview
+
+
+@pytest.mark.parametrize(
+    ("path", "edit"),
+    [
+        ("kthena-pd:deployments.deepseekv4-pd.ratio", {"ratio": "0P1D"}),
+        ("kthena-pd:deployments.deepseekv4-pd.ratio", {"ratio": "P1D"}),
+        ("kthena-pd:deployments.deepseekv4-pd.ratio", {"ratio": "1P-1D"}),
+        ("kthena-pd:deployments.deepseekv4-pd.rotia", {"rotia": "1P1D"}),
+        ("kthena-pd:deployments.deepseekv4-pd.prefill.parallelism", {"prefill": {"parallelism": None}}),
+        ("kthena-pd:deployments.deepseekv4-pd.ratio", {"ratio": "3P2D"}),
+        ("kthena-pd:deployments.deepseekv4-pd.groups", {"groups": 3}),
+    ],
+)
+def test_a_mistake_stops_the_program_before_anything_is_registered_and_names_its_path(
+    path: str, edit: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = stacks.stack_file("dev")
+    declared["deployments"]["deepseekv4-pd"].update(edit)
+    pulumi.runtime.set_all_config(as_config(declared))
+    monkeypatch.setattr(pulumi.CustomResource, "__init__", _refuse)
+    monkeypatch.setattr(pulumi.ComponentResource, "__init__", _refuse)
+    with pytest.raises(pulumi.RunError) as raised:
+        run_program()
+    assert f" {path}: " in str(raised.value)
+
+
+def _refuse(*_: Any, **__: Any) -> None:
+    raise AssertionError("a resource was created for a stack file with a mistake")
