@@ -1,0 +1,1 @@
+"""The local cluster: build its programs once, start, stop, look inside."""

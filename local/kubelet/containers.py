@@ -1,0 +1,297 @@
+"""One container: its process, its probes, its restarts, and what a kubelet reports about it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+from local.api import Object
+from local.kubelet import StartError
+from local.kubelet.probes import Prober, schedule, verdicts
+
+RETRY_SECONDS = 1.0
+"""between attempts to start what can't be started for now"""
+BACK_OFF = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""seconds before the first, second ... restart; the last one goes on"""
+STEADY_SECONDS = 30.0
+"""a run of this length starts the back-off anew"""
+GRACE_OF_THE_UNHEALTHY = 5.0
+"""seconds between SIGTERM and SIGKILL for a container that its probes gave up"""
+KILLED = 128
+"""exit codes of processes that a signal ended begin here"""
+LAST_LINE = 500
+"""characters of a log line that a status message quotes"""
+
+
+def now() -> str:
+    """The time as Kubernetes writes it."""
+    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Container:
+    """A container of a pod, whatever its process does."""
+
+    def __init__(
+        self,
+        spec: Object,
+        directory: Path,
+        start: Callable[[], Awaitable[tuple[str, ...]]],
+        changed: Callable[[], None],
+        tell: Callable[[str, str], None],
+    ) -> None:
+        """Prepare a container that does not run yet.
+
+        Args:
+            spec: the container as the pod declares it
+            directory: its folder on the machine; its output goes to the file ``log`` there
+            start: makes what it needs and returns the command that runs it, or raises StartError
+            changed: called when what ``status`` returns has changed
+            tell: called with reason and message of something that deserves an event
+        """
+        self.spec = spec
+        self.name: str = spec["name"]
+        self.directory = directory
+        self.restarts = 0
+        self.last_state: Object = {}
+        self.ready = False
+        self.started = False
+        self.done = False
+        """it has ended, and is not to run again"""
+        self.state: Object = {"waiting": {"reason": "ContainerCreating"}}
+        self.environment: dict[str, str] = {}
+        """of its processes; ``start`` sets it"""
+        self._start, self._changed, self._tell = start, changed, tell
+        self._process: asyncio.subprocess.Process | None = None
+        self._stopping = False
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of its last run, if it does not run now."""
+        code: int | None = self.state.get("terminated", {}).get("exitCode")
+        return code
+
+    def status(self) -> Object:
+        """An entry of the pod's ``containerStatuses``."""
+        return {
+            "name": self.name,
+            "image": self.spec["image"],
+            "imageID": "",
+            "containerID": f"local://{self.directory.parent.name}/{self.name}/{self.restarts}",
+            "ready": self.ready,
+            "started": self.started,
+            "restartCount": self.restarts,
+            "state": self.state,
+            "lastState": self.last_state,
+        }
+
+    def resume(self, status: Object) -> None:
+        """Go on where an earlier kubelet ended: its restart is no restart of the container's own."""
+        self.restarts = status.get("restartCount", 0)
+        self.last_state = status.get("lastState") or {}
+
+    def wait_for(self, reason: str, message: str = "") -> None:
+        """It can't run now, for ``reason``."""
+        waiting = {"reason": reason, "message": message} if message else {"reason": reason}
+        if self.state != {"waiting": waiting}:
+            self.state = {"waiting": waiting}
+            self._changed()
+
+    async def run(self, restarts: Callable[[int], bool], prober: Prober, address: str) -> int:
+        """Run it, and again for as long as it ``restarts`` after an exit code; return the last exit code."""
+        (self.directory / "log").touch()
+        attempt = 0
+        while True:
+            began = time.monotonic()
+            code = await self._run_once(prober, address)
+            if self._stopping or not restarts(code):
+                self.done = True
+                self._changed()
+                return code
+            attempt = 0 if time.monotonic() - began > STEADY_SECONDS else attempt
+            delay = BACK_OFF[min(attempt, len(BACK_OFF) - 1)]
+            attempt += 1
+            self.last_state = self.state
+            message = f"back-off {delay:g}s restarting failed container={self.name}; exit code {code}"
+            line = self._last_line()
+            self._tell("BackOff", f"Back-off restarting failed container {self.name}; exit code {code}: {line}")
+            self.wait_for("CrashLoopBackOff", f"{message}: {line}" if line else message)
+            await asyncio.sleep(delay)
+            self.restarts += 1
+
+    async def pretend(self, *, ends: bool) -> int:
+        """Do as if it ran: it ends at once and well if it ``ends``, else it is ready at once and for ever."""
+        if ends:
+            self.state = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": now(), "finishedAt": now()}}
+            self.done = True
+            self._changed()
+            return 0
+        self.state = {"running": {"startedAt": now()}}
+        self.ready = self.started = True
+        self._changed()
+        await asyncio.Event().wait()
+        return 0
+
+    async def stop(self, grace: float, hurry: asyncio.Event, prober: Prober, address: str) -> None:
+        """End it: the preStop hook, SIGTERM, and SIGKILL after ``grace`` seconds or in a ``hurry``."""
+        self._stopping = True
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        deadline = time.monotonic() + grace
+        ended = asyncio.create_task(process.wait())
+        hurried = asyncio.create_task(hurry.wait())
+        hook = (self.spec.get("lifecycle") or {}).get("preStop")
+        if hook and grace:
+            await self._pre_stop(hook, grace, prober, address, {ended, hurried})
+        self._signal(signal.SIGTERM)
+        left = max(0.0, deadline - time.monotonic())
+        await asyncio.wait({ended, hurried}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        self._signal(signal.SIGKILL)
+        await ended
+        hurried.cancel()
+
+    async def _pre_stop(self, hook: Object, grace: float, prober: Prober, address: str, until: set[asyncio.Task[object]]) -> None:
+        if "sleep" in hook:
+            running = asyncio.create_task(asyncio.sleep(hook["sleep"]["seconds"], result=""))
+        else:
+            patient = {**hook, "timeoutSeconds": grace}
+            running = asyncio.create_task(prober.ask(patient, self.spec, address, self.execute))
+        await asyncio.wait({running, *until}, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+        if not running.cancel() and running.result():
+            self._tell("FailedPreStopHook", running.result())
+
+    async def _run_once(self, prober: Prober, address: str) -> int:
+        command = await self._command()
+        began = now()
+        with (self.directory / "log").open("ab") as log:
+            self._process = process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={"PATH": os.environ["PATH"]},  # for what sets it up; the container's own is in its specification
+            )
+        watcher = asyncio.create_task(self._watch_health(prober, address))
+        try:
+            if self._stopping:  # it was told to stop while it was being started
+                self._signal(signal.SIGKILL)
+            self.state = {"running": {"startedAt": began}}
+            self._changed()
+            code = await process.wait()
+        finally:
+            watcher.cancel()
+            self._signal(signal.SIGKILL)
+            self._process = None
+            self.ready = self.started = False
+        code = KILLED - code if code < 0 else code
+        self.state = {
+            "terminated": {
+                "exitCode": code,
+                "reason": "Error" if code else "Completed",
+                "message": self._last_line() if code else "",
+                "startedAt": began,
+                "finishedAt": now(),
+                "containerID": self.status()["containerID"],
+            }
+        }
+        self._changed()
+        return code
+
+    async def _command(self) -> tuple[str, ...]:
+        """Command that runs it, as soon as it has one."""
+        while True:
+            try:
+                return await self._start()
+            except StartError as error:
+                self._tell(error.reason, error.message)
+                self.wait_for(error.reason, error.message)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _watch_health(self, prober: Prober, address: str) -> None:
+        """Set ``started`` and ``ready`` as the probes say, and end the process when they say that it is dead."""
+
+        def judged(kind: str) -> AsyncIterator[tuple[bool, str]]:
+            probe = self.spec[kind]
+            return verdicts(schedule(probe), lambda: prober.ask(probe, self.spec, address, self.execute))
+
+        if "startupProbe" in self.spec:
+            healthy, complaint = await anext(judged("startupProbe"))
+            if not healthy:
+                self._give_up("Startup", complaint)
+                return
+        self.started = True
+        self.ready = "readinessProbe" not in self.spec
+        self._changed()
+        watchers = {"readinessProbe": self._watch_readiness, "livenessProbe": self._watch_liveness}
+        await asyncio.gather(*(watch(judged(kind)) for kind, watch in watchers.items() if kind in self.spec))
+
+    async def _watch_readiness(self, judged: AsyncIterator[tuple[bool, str]]) -> None:
+        async for healthy, complaint in judged:
+            if healthy != self.ready:
+                self.ready = healthy
+                self._changed()
+            if not healthy:
+                self._tell("Unhealthy", f"Readiness probe of {self.name} failed: {complaint}")
+
+    async def _watch_liveness(self, judged: AsyncIterator[tuple[bool, str]]) -> None:
+        async for healthy, complaint in judged:
+            if not healthy:
+                self._give_up("Liveness", complaint)
+                return
+
+    def _give_up(self, probe: str, complaint: str) -> None:
+        self._tell("Unhealthy", f"{probe} probe of {self.name} failed: {complaint}; it is restarted")
+        grace = self.spec[f"{probe.lower()}Probe"].get("terminationGracePeriodSeconds")
+        self._signal(signal.SIGTERM)
+        asyncio.get_running_loop().call_later(GRACE_OF_THE_UNHEALTHY if grace is None else grace, self._kill, self._process)
+
+    def _kill(self, process: asyncio.subprocess.Process | None) -> None:
+        if process is self._process:
+            self._signal(signal.SIGKILL)
+
+    async def execute(self, command: list[str], timeout: float) -> str:
+        """Run ``command`` inside the container; return why it failed, empty if it did not."""
+        if self._process is None:
+            return "the container does not run"
+        inside = Path(f"/proc/{self._process.pid}/ns")
+        user = ("--user", "--preserve-credentials") if os.geteuid() else ()
+        enter = ("nsenter", "--target", str(self._process.pid), *user, "--mount", f"--pid={inside}/pid_for_children")
+        process = await asyncio.create_subprocess_exec(
+            *enter,
+            "--",
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+            env=self.environment,
+        )
+        try:
+            output, _ = await asyncio.wait_for(process.communicate(), timeout)
+        except TimeoutError:
+            return f"no end within {timeout:g} s"
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+        return f"exit code {process.returncode}: {output.decode(errors='replace').strip()}" if process.returncode else ""
+
+    def _signal(self, number: signal.Signals) -> None:
+        process = self._process
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.killpg(process.pid, number)
+
+    def _last_line(self) -> str:
+        """The last line that it wrote, if any."""
+        with (self.directory / "log").open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - 4 * LAST_LINE))
+            lines = log.read().decode(errors="replace").split("\n")
+        return next((line.strip()[:LAST_LINE] for line in reversed(lines) if line.strip()), "")

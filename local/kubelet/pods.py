@@ -1,0 +1,418 @@
+"""One pod: its volumes, init containers and containers, its status, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from local import container
+from local.api import STRATEGIC, Api, ApiError, Object
+from local.cluster import Cluster
+from local.kubelet import StartError, volumes
+from local.kubelet.addresses import Addresses
+from local.kubelet.containers import RETRY_SECONDS, Container, now
+from local.kubelet.environment import Objects, environment, expand, references
+from local.kubelet.probes import Prober
+from local.kubelet.services import is_ready
+from local.state import State
+
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+TOKEN_SECONDS = 365 * 24 * 3600
+"""A token is not renewed while its pod runs, so it lives longer than any pod here, whatever the pod asks for."""
+SAME_EVENT_SECONDS = 60.0
+"""the same thing is not told again before"""
+TOGETHER_SECONDS = 0.02
+"""changes so close to each other are published as one"""
+GRACE_AT_SHUTDOWN = 5.0
+"""seconds that containers have to end when the kubelet itself is told to"""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Node:
+    """What all pods of this kubelet share."""
+
+    api: Api
+    state: State
+    cluster: Cluster
+    prober: Prober
+    addresses: Addresses
+    server: tuple[str, str]
+    """host and port of the API server, as pods get them"""
+
+
+class Pod:
+    """A pod that is bound to a node, from the moment the kubelet sees it until its object is gone."""
+
+    def __init__(self, found: Object, node: Node) -> None:
+        metadata = found["metadata"]
+        self.namespace, self.name, self.uid = metadata["namespace"], metadata["name"], metadata["uid"]
+        self.directory = node.state.pods / f"{self.namespace}_{self.name}_{self.uid}"
+        self.published = asyncio.Event()
+        """its status is the kubelet's own, no longer that of an earlier one"""
+        self.over = asyncio.Event()
+        """its containers have ended, and its object is gone"""
+        self._node = node
+        self._path = f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
+        self._changed, self._gone = asyncio.Event(), asyncio.Event()
+        self._changed.set()
+        self._network = self._addresses_of(found)
+        self._address: str = self._network["podIP"]
+        self.object = self._complete(found)
+        self._initialized = False
+        self._placed: dict[str, Path] = {}
+        self._transitions: dict[str, tuple[str, str]] = {}
+        self._told: dict[tuple[str, str], float] = {}
+        self._sent: Object = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ending = False
+        spec, status = found["spec"], found.get("status", {})
+        self._init = self._containers(spec.get("initContainers") or [], status.get("initContainerStatuses") or [])
+        self._main = self._containers(spec["containers"], status.get("containerStatuses") or [])
+        self._life = asyncio.create_task(self._live())
+        self._publisher = asyncio.create_task(self._publish_changes())
+
+    def _addresses_of(self, found: Object) -> Object:
+        """Part of the status that says where the pod is: kept once it is given."""
+        status = found.get("status", {})
+        host = next(node.address for node in self._node.cluster.nodes if node.name == found["spec"]["nodeName"])
+        address = status.get("podIP", "")
+        if found["spec"].get("hostNetwork"):
+            address = host
+        elif address not in self._node.addresses:
+            address = self._node.addresses.take()
+        return {
+            "hostIP": host,
+            "hostIPs": [{"ip": host}],
+            "podIP": address,
+            "podIPs": [{"ip": address}],
+            "startTime": status.get("startTime") or now(),
+        }
+
+    def _complete(self, found: Object) -> Object:
+        return {**found, "status": {**found.get("status", {}), **self._network}}
+
+    def _containers(self, specs: Iterable[Object], statuses: Iterable[Object]) -> list[Container]:
+        known = {status["name"]: status for status in statuses}
+        result = []
+        for spec in specs:
+            made = Container(spec, self.directory / spec["name"], self._starter(spec), self._changed.set, self._tell)
+            made.resume(known.get(spec["name"], {}))
+            result.append(made)
+        return result
+
+    # what the API server says
+
+    def update(self, found: Object) -> None:
+        """Its object has changed."""
+        ours = self._sent.get("conditions")
+        self.object = self._complete(found)
+        if ours and is_ready(found) != self._all_ready() and "deletionTimestamp" not in found["metadata"]:
+            self._sent = {}  # someone else (the node controller) had a say
+            self._changed.set()
+        if "deletionTimestamp" in found["metadata"] and not self._ending:
+            self._ending = True
+            grace = found["metadata"].get("deletionGracePeriodSeconds")
+            self._spawn(self._end(30 if grace is None else grace))
+
+    def gone(self) -> None:
+        """Its object no longer exists: whatever still runs ends at once."""
+        self._gone.set()
+        self.published.set()
+        if not self._ending:
+            self._ending = True
+            self._spawn(self._end(0))
+
+    async def halt(self) -> None:
+        """The kubelet ends, the pod does not: end the containers, and say that it is not ready."""
+        self._ending = True
+        await self._stop_containers(GRACE_AT_SHUTDOWN)
+        self._publisher.cancel()
+        with contextlib.suppress(httpx.HTTPError, ApiError, TimeoutError):  # the API server may end at the same time
+            await asyncio.wait_for(self._publish(), 2)
+
+    # its life
+
+    async def _live(self) -> None:
+        if not all(self._is_simulated(one) for one in self._init + self._main):
+            for one in self._init + self._main:
+                one.directory.mkdir(parents=True, exist_ok=True)
+            await self._prepare_volumes()
+        sidecars = []
+        for one in self._main if self._init else []:
+            one.wait_for("PodInitializing")
+        for one in self._init:
+            if _is_sidecar(one):
+                sidecars.append(asyncio.create_task(self._run(one, lambda _: True)))
+                while not one.started:
+                    await asyncio.sleep(0.05)
+            elif await self._run(one, lambda code: code != 0 and self._restarts(code)):
+                return
+        self._initialized = True
+        self._changed.set()
+        await asyncio.gather(*(self._run(one, self._restarts) for one in self._main), *sidecars)
+
+    def _is_simulated(self, one: Container) -> bool:
+        return self._node.cluster.simulates(one.spec["image"])
+
+    async def _run(self, one: Container, restarts: Callable[[int], bool]) -> int:
+        if self._is_simulated(one):
+            return await one.pretend(ends=one in self._init and not _is_sidecar(one))
+        return await one.run(restarts, self._node.prober, self._address)
+
+    def _restarts(self, code: int) -> bool:
+        policy = self.object["spec"].get("restartPolicy", "Always")
+        return policy == "Always" or (policy == "OnFailure" and code != 0)
+
+    async def _prepare_volumes(self) -> None:
+        host = self._node.state.hosts / self.object["spec"]["nodeName"]
+        while True:
+            try:
+                objects = await self._objects()
+                issued = {token: await self._issue(token) for token in volumes.tokens(self.object)}
+                given = volumes.Given(self.object, objects, issued)
+                self._placed = volumes.prepare(given, self.directory / "volumes", host)
+                return
+            except StartError as error:
+                self._tell("FailedMount", error.message)
+                for one in self._init + self._main:
+                    one.wait_for(error.reason, error.message)
+            except (httpx.HTTPError, ApiError, OSError) as error:
+                log.info("%s/%s: volumes: %s", self.namespace, self.name, error)
+                for one in self._init + self._main:
+                    one.wait_for("ContainerCreating", str(error))
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _objects(self) -> Objects:
+        """What the pod refers to, as it is now."""
+        plural = {"ConfigMap": "configmaps", "Secret": "secrets"}
+        found = {}
+        for kind, name in references(self.object):
+            path = f"/api/v1/namespaces/{self.namespace}/{plural[kind]}/{name}"
+            found[kind, name] = await self._node.api.get(path)
+        return found
+
+    async def _issue(self, token: volumes.Token) -> str:
+        """A token of the pod's service account, bound to the pod."""
+        audience, seconds = token
+        account = self.object["spec"].get("serviceAccountName") or "default"
+        wanted: Object = {
+            "expirationSeconds": max(seconds, TOKEN_SECONDS),
+            "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": self.name, "uid": self.uid},
+        }
+        if audience:
+            wanted["audiences"] = [audience]
+        answer = await self._node.api.request(
+            "POST", f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{account}/token", {"spec": wanted}
+        )
+        return str(answer["status"]["token"])
+
+    def _starter(self, spec: Object) -> Callable[[], Awaitable[tuple[str, ...]]]:
+        async def start() -> tuple[str, ...]:
+            try:
+                return await self._start(spec)
+            except (httpx.HTTPError, ApiError) as error:
+                raise StartError("CreateContainerConfigError", str(error)) from error
+            except OSError as error:
+                raise StartError("CreateContainerError", str(error)) from error
+
+        return start
+
+    async def _start(self, spec: Object) -> tuple[str, ...]:
+        """Command that runs the container ``spec``."""
+        image = self._node.cluster.image(spec["image"])
+        if image is None:
+            known = ", ".join(sorted(self._node.cluster.images))
+            raise StartError("ErrImagePull", f"no stand-in for image {spec['image']} in local/cluster.yaml; it has {known}")
+        directory = self.directory / spec["name"]
+        given = self._given(spec, directory, image.path)
+        variables = environment(spec, self.object, await self._objects(), given)
+        words = [*(spec.get("command") or image.entrypoint), *(spec.get("args") or [])]
+        if not words:
+            raise StartError("CreateContainerError", "no command specified, and the image has no entrypoint")
+        next(one for one in self._init + self._main if one.spec is spec).environment = variables
+        return container.write_specification(
+            directory,
+            [expand(word, variables) for word in words],
+            variables,
+            spec.get("workingDir") or "/",
+            volumes.mounts(spec, self.object, self._placed, variables),
+        )
+
+    def _given(self, spec: Object, directory: Path, path: Iterable[str]) -> dict[str, str]:
+        """Environment that every container has besides its own."""
+        host, port = self._node.server
+        limits = spec.get("resources", {}).get("limits") or {}
+        npus = sum(int(amount) for name, amount in limits.items() if name.startswith("huawei.com/"))
+        pod = self.object
+        return {
+            "PATH": ":".join([*path, SYSTEM_PATH]),
+            "HOME": str(directory),
+            "HOSTNAME": pod["spec"]["nodeName"] if pod["spec"].get("hostNetwork") else self.name,
+            "KUBERNETES_SERVICE_HOST": host,
+            "KUBERNETES_SERVICE_PORT": port,
+            "KUBERNETES_SERVICE_PORT_HTTPS": port,
+            "LOCAL_POD_IP": self._address,
+            "LOCAL_IMAGE": spec["image"],
+            "LOCAL_CONTAINER_DIRECTORY": str(directory),
+            "LOCAL_PYTHON": sys.executable,
+            **({"LOCAL_NPUS": str(npus)} if npus else {}),
+        }
+
+    # its end
+
+    async def _end(self, grace: float) -> None:
+        await self._stop_containers(grace)
+        while not self._gone.is_set():
+            try:
+                preconditions = {"gracePeriodSeconds": 0, "preconditions": {"uid": self.uid}}
+                await self._node.api.request("DELETE", self._path, preconditions)
+                break
+            except ApiError as error:  # not found, or another pod of that name: gone either way
+                log.info("%s/%s: %s", self.namespace, self.name, error)
+                break
+            except httpx.HTTPError:
+                await asyncio.sleep(RETRY_SECONDS)
+        self._publisher.cancel()
+        clean(self.directory)
+        if not self.object["spec"].get("hostNetwork"):
+            self._node.addresses.release(self._address)
+        self.published.set()
+        self.over.set()
+
+    async def _stop_containers(self, grace: float) -> None:
+        everyone = [*self._main, *reversed(self._init)]
+        await asyncio.gather(*(one.stop(grace, self._gone, self._node.prober, self._address) for one in everyone))
+        self._life.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._life
+
+    # its status
+
+    def _all_ready(self) -> bool:
+        return self._initialized and all(one.ready for one in self._main)
+
+    async def _publish_changes(self) -> None:
+        while True:
+            await self._changed.wait()
+            await asyncio.sleep(TOGETHER_SECONDS)
+            self._changed.clear()
+            try:
+                await self._publish()
+                self.published.set()
+            except ApiError as error:
+                log.info("%s/%s: status: %s", self.namespace, self.name, error)
+                self.published.set()
+            except httpx.HTTPError as error:
+                log.info("%s/%s: status: %s %s", self.namespace, self.name, type(error).__name__, error)
+                self._changed.set()
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _publish(self) -> None:
+        status = self._status()
+        if status != self._sent:
+            # the uid makes sure that a new pod of the same name does not get an old one's status
+            replaced = {key: [{"$patch": "replace"}, *status[key]] for key in ("hostIPs", "podIPs")}
+            patch = {"metadata": {"uid": self.uid}, "status": {**status, **replaced}}
+            await self._node.api.request("PATCH", f"{self._path}/status", patch, STRATEGIC)
+            self._sent = status
+
+    def _status(self) -> Object:
+        unready = [one.name for one in self._main if not one.ready]
+        ready = self._all_ready()
+        why = {} if ready else {"reason": "ContainersNotReady", "message": f"containers with unready status: {unready}"}
+        gates = {gate["conditionType"] for gate in self.object["spec"].get("readinessGates") or []}
+        holding = {
+            condition["type"]
+            for condition in self.object.get("status", {}).get("conditions") or []
+            if condition["status"] == "True"
+        }
+        status: Object = {
+            **self._network,
+            "phase": phase(self.object["spec"].get("restartPolicy", "Always"), self._init, self._main),
+            "conditions": [
+                self._condition("Initialized", holds=self._initialized),
+                self._condition("ContainersReady", holds=ready) | why,
+                self._condition("Ready", holds=ready and gates <= holding) | why,
+            ],
+            "containerStatuses": [one.status() for one in self._main],
+        }
+        if self._init:
+            status["initContainerStatuses"] = [
+                one.status() | {"ready": one.ready if _is_sidecar(one) else one.exit_code == 0} for one in self._init
+            ]
+        return status
+
+    def _condition(self, kind: str, *, holds: bool) -> Object:
+        value = str(holds)
+        if self._transitions.get(kind, ("", ""))[0] != value:
+            self._transitions[kind] = (value, now())
+        return {"type": kind, "status": value, "lastTransitionTime": self._transitions[kind][1], "reason": "", "message": ""}
+
+    def _tell(self, reason: str, message: str) -> None:
+        """Make an event of something that went wrong."""
+        last = self._told.get((reason, message), -SAME_EVENT_SECONDS)
+        if time.monotonic() - last >= SAME_EVENT_SECONDS:
+            self._told[reason, message] = time.monotonic()
+            log.info("%s/%s: %s: %s", self.namespace, self.name, reason, message)
+            self._spawn(self._send_event(reason, message))
+
+    async def _send_event(self, reason: str, message: str) -> None:
+        event = {
+            "metadata": {"generateName": f"{self.name}.", "namespace": self.namespace},
+            "involvedObject": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": self.namespace,
+                "name": self.name,
+                "uid": self.uid,
+            },
+            "type": "Warning",
+            "reason": reason,
+            "message": message[:1024],
+            "source": {"component": "kubelet", "host": self.object["spec"]["nodeName"]},
+            "firstTimestamp": now(),
+            "lastTimestamp": now(),
+            "count": 1,
+        }
+        with contextlib.suppress(httpx.HTTPError, ApiError):  # an event is a courtesy
+            await self._node.api.request("POST", f"/api/v1/namespaces/{self.namespace}/events", event)
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _is_sidecar(one: Container) -> bool:
+    """Whether an init container runs along with the pod's containers."""
+    return bool(one.spec.get("restartPolicy") == "Always")
+
+
+def phase(policy: str, init: Iterable[Container], main: Iterable[Container]) -> str:
+    """Phase of a pod with these containers, as kubelet derives it."""
+    init, main = list(init), list(main)
+    if any(one.done and one.exit_code for one in init):
+        return "Failed"
+    if policy != "Always" and all(one.done for one in main):
+        return "Failed" if any(one.exit_code for one in main) else "Succeeded"
+    never_ran = any("waiting" in one.state and not one.last_state for one in main)
+    return "Pending" if never_ran else "Running"
+
+
+def clean(directory: Path) -> None:
+    """Remove everything of a dead pod but what its containers wrote to their folders: volumes hold secrets."""
+    shutil.rmtree(directory / "volumes", ignore_errors=True)
+    for specification in directory.glob("*/container.json"):
+        specification.unlink(missing_ok=True)
+        shutil.rmtree(specification.parent / "root", ignore_errors=True)

@@ -1,0 +1,114 @@
+"""Probes of a container: when they are asked, how, and what their answers mean."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+import httpx
+
+from local.api import Object
+
+ASKED_EVERY_AT_MOST = 1.0
+"""Seconds. Engines of a local cluster start in a second, not in twenty minutes, so the declared initialDelaySeconds and
+periodSeconds are cut to this. The time that a container is given before it counts as failed (failureThreshold times
+periodSeconds) stays as declared: it is asked more often, not judged more harshly."""
+
+Execute = Callable[[list[str], float], Awaitable[str]]
+"""runs a command in the container within some seconds; returns why it failed, empty if it did not"""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When a probe is asked; times in seconds."""
+
+    delay: float
+    period: float
+    timeout: float
+    successes: int
+    """answers in a row that count as success"""
+    failures: int
+    """failures in a row that count as failure"""
+
+
+def schedule(probe: Object) -> Schedule:
+    """Schedule of a declared probe."""
+    declared = probe.get("periodSeconds") or 10
+    period = min(declared, ASKED_EVERY_AT_MOST)
+    return Schedule(
+        delay=min(probe.get("initialDelaySeconds") or 0, ASKED_EVERY_AT_MOST),
+        period=period,
+        timeout=probe.get("timeoutSeconds") or 1,
+        successes=probe.get("successThreshold") or 1,
+        failures=math.ceil((probe.get("failureThreshold") or 3) * declared / period),
+    )
+
+
+async def verdicts(when: Schedule, ask: Callable[[], Awaitable[str]]) -> AsyncIterator[tuple[bool, str]]:
+    """Ask for ever; yield (healthy, last complaint) each time that enough answers in a row agree."""
+    successes = failures = 0
+    await asyncio.sleep(when.delay)
+    while True:
+        complaint = await ask()
+        successes, failures = (0, failures + 1) if complaint else (successes + 1, 0)
+        if successes >= when.successes:
+            yield True, ""
+        elif failures >= when.failures:
+            yield False, complaint
+        await asyncio.sleep(when.period)
+
+
+def port_number(wanted: int | str, container: Object) -> int:
+    """A port given as number or by the name that the container declares for it.
+
+    Raises:
+        ValueError: the container declares no port of that name.
+    """
+    if isinstance(wanted, int) or wanted.isdigit():
+        return int(wanted)
+    for port in container.get("ports") or []:
+        if port.get("name") == wanted:
+            return int(port["containerPort"])
+    raise ValueError(f"the container has no port named {wanted}")
+
+
+class Prober:
+    """Asks the probes of all containers."""
+
+    def __init__(self) -> None:
+        self._http = httpx.AsyncClient(verify=False, trust_env=False)  # noqa: S501 - a kubelet checks no certificate
+
+    async def ask(self, probe: Object, container: Object, address: str, execute: Execute) -> str:
+        """Ask once; return the complaint, empty if the container is well. ``address`` is the pod's."""
+        timeout: float = probe.get("timeoutSeconds") or 1
+        try:
+            return await asyncio.wait_for(self._ask(probe, container, address, execute, timeout), timeout)
+        except TimeoutError:
+            return f"no answer within {timeout:g} s"
+        except (OSError, httpx.HTTPError, ValueError) as error:
+            return f"{type(error).__name__}: {error}"
+
+    async def _ask(self, probe: Object, container: Object, address: str, execute: Execute, timeout: float) -> str:
+        if "exec" in probe:
+            return await execute(probe["exec"].get("command") or [], timeout)
+        if "httpGet" in probe:
+            return await self._http_get(probe["httpGet"], container, address, timeout)
+        # a gRPC probe is answered by whoever accepts connections: the protocol itself is not spoken here
+        target = probe.get("tcpSocket") or probe["grpc"]
+        number = port_number(target["port"], container)
+        _, writer = await asyncio.open_connection(target.get("host") or address, number)
+        writer.close()
+        return ""
+
+    async def _http_get(self, wanted: Object, container: Object, address: str, timeout: float) -> str:
+        scheme = (wanted.get("scheme") or "HTTP").lower()
+        host = wanted.get("host") or address
+        path = "/" + (wanted.get("path") or "").lstrip("/")
+        url = f"{scheme}://{host}:{port_number(wanted['port'], container)}{path}"
+        headers: Mapping[str, str] = {header["name"]: header["value"] for header in wanted.get("httpHeaders") or []}
+        headers = {"User-Agent": "kube-probe/1.34", "Connection": "close", **headers}
+        response = await self._http.get(url, headers=headers, timeout=timeout)
+        good = httpx.codes.OK <= response.status_code < httpx.codes.BAD_REQUEST
+        return "" if good else f"HTTP probe failed with statuscode: {response.status_code}"

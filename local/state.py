@@ -1,0 +1,173 @@
+"""Where one local cluster keeps what it owns, and the ports that it was given once."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from local.errors import LocalError
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+NETWORKS = range(1, 255)
+OVERRIDE = "KTHENA_PD_STATE"
+"""environment variable that names another state directory, so that a second cluster can run beside the first"""
+
+
+@dataclass(frozen=True)
+class State:
+    """Paths of one local cluster, all below one directory."""
+
+    directory: Path
+
+    @property
+    def kubeconfig(self) -> Path:
+        """Credentials of the cluster's administrator, context ``kthena-pd-local``."""
+        return self.directory / "kubeconfig"
+
+    @property
+    def pki(self) -> Path:
+        """Certificates, keys and the administrator's token."""
+        return self.directory / "pki"
+
+    @property
+    def logs(self) -> Path:
+        """One log for each component of the control plane."""
+        return self.directory / "logs"
+
+    @property
+    def pids(self) -> Path:
+        """One file for each component that was started."""
+        return self.directory / "pids"
+
+    @property
+    def etcd(self) -> Path:
+        """Data of etcd: every object of the cluster."""
+        return self.directory / "etcd"
+
+    @property
+    def pods(self) -> Path:
+        """One folder for each pod: logs, volumes, and what its containers wrote."""
+        return self.directory / "pods"
+
+    @property
+    def hosts(self) -> Path:
+        """One folder for each simulated node: its file system, where ``hostPath`` volumes come from."""
+        return self.directory / "hosts"
+
+    @property
+    def pulumi(self) -> Path:
+        """Home and backend of Pulumi."""
+        return self.directory / "pulumi"
+
+    @property
+    def description(self) -> Path:
+        """What the running cluster was described as (JSON), for the kubelet."""
+        return self.directory / "cluster.json"
+
+    @property
+    def kubelet_ready(self) -> Path:
+        """Holds the kubelet's pid once it has taken charge of every pod."""
+        return self.directory / "kubelet-ready"
+
+    def create(self) -> None:
+        """Make the directories; only their owner may look into them, as they hold keys and tokens."""
+        for directory in (self.directory, self.pki, self.logs, self.pids, self.etcd, self.pods, self.hosts):
+            directory.mkdir(parents=True, exist_ok=True)
+            directory.chmod(0o700)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Let one ``up`` or ``down`` at a time work on this cluster; others wait."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with (self.directory / "lock").open("w") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+
+
+def locate() -> State:
+    """State of the cluster that this process is about: ``.local/`` of the checkout unless KTHENA_PD_STATE says else."""
+    return State(Path(os.environ.get(OVERRIDE) or CHECKOUT / ".local").absolute())
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether a server could listen there now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def ports(file: Path, names: Iterable[str], held: Iterable[str] = ()) -> dict[str, int]:
+    """Port of each of ``names``, remembered in ``file``.
+
+    A remembered port stays while it is ``held`` (its own program listens there) or free. A stranger's port is replaced,
+    so that a program which took it while the cluster was down does no harm.
+    """
+    remembered = _remembered(file)
+    chosen: dict[str, int] = {}
+    with_new = []
+    for name in names:
+        port = remembered.get(name)
+        if port is not None and (name in held or is_free("127.0.0.1", port)):
+            chosen[name] = port
+        else:
+            with_new.append(name)
+    chosen |= zip(with_new, _free_ports(len(with_new)), strict=True)
+    if chosen != remembered:
+        file.write_text(json.dumps(chosen, indent=2) + "\n")
+    return chosen
+
+
+def network_holder(number: int) -> tuple[str, int]:
+    """Address and port where the kubelet of the cluster with network 127.<number>.0.0/16 listens to hold it."""
+    return f"127.{number}.255.254", 10250
+
+
+def network(file: Path, *, held: bool) -> int:
+    """Number N of the network 127.N.0.0/16 that the cluster's nodes and pods have their addresses from.
+
+    It is remembered in ``file`` and stays while it is ``held`` by the cluster's own kubelet or free, so that clusters
+    that run at the same time never meet on one address.
+    """
+    try:
+        remembered = int(file.read_text())
+    except (FileNotFoundError, ValueError):
+        remembered = 0
+    if remembered and (held or is_free(*network_holder(remembered))):
+        return remembered
+    chosen = next((number for number in NETWORKS if is_free(*network_holder(number))), None)
+    if chosen is None:
+        raise LocalError("all networks 127.N.0.0/16 are in use by other local clusters", "stop one: make down")
+    file.write_text(f"{chosen}\n")
+    return chosen
+
+
+def _remembered(file: Path) -> dict[str, int]:
+    try:
+        found = json.loads(file.read_text())
+        return {str(name): int(port) for name, port in found.items()}
+    except (FileNotFoundError, ValueError, AttributeError):  # none yet, or damaged by a crash: chosen anew
+        return {}
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            try:
+                one.bind(("127.0.0.1", 0))
+            except OSError as error:
+                raise LocalError(f"no free port on 127.0.0.1: {error}", "end some programs that listen there") from error
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()

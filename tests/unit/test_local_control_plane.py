@@ -1,0 +1,80 @@
+"""The control plane's pure parts: commands of its programs, its kubeconfig and certificates."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+import yaml
+from cryptography import x509
+
+from local.control_plane import COMPONENTS, kubeconfig, programs, status
+from local.pki import Pki
+from local.state import State
+
+PORTS = {"etcd": 1, "etcd-peer": 2, "kube-apiserver": 3}
+FOLDERS = {name: Path("/tools") / name for name in ("etcd", "kubernetes", "kwok", "kthena")}
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> State:
+    state = State(tmp_path)
+    state.create()
+    state.description.write_text("{}")
+    return state
+
+
+@pytest.fixture
+def pki(state: State) -> Pki:
+    pki = Pki(state.pki)
+    pki.create()
+    return pki
+
+
+def test_every_component_has_a_command_in_the_order_of_start(state: State, pki: Pki) -> None:
+    assert [program.name for program in programs(FOLDERS, state, pki, PORTS)] == list(COMPONENTS)
+
+
+def test_a_program_is_started_anew_when_something_that_it_depends_on_changes(state: State, pki: Pki) -> None:
+    before = {one.name: one.fingerprint for one in programs(FOLDERS, state, pki, PORTS)}
+    state.description.write_text('{"pods": "simulated"}')
+    described = {one.name: one.fingerprint for one in programs(FOLDERS, state, pki, PORTS)}
+    assert {name for name in before if before[name] != described[name]} == {"kubelet"}
+    moved = {one.name: one.fingerprint for one in programs(FOLDERS, state, pki, PORTS | {"kube-apiserver": 4})}
+    assert {name for name in described if described[name] != moved[name]} == set(COMPONENTS) - {"etcd"}
+
+
+def test_nothing_listens_beyond_the_loopback_interface(state: State, pki: Pki) -> None:
+    for program in programs(FOLDERS, state, pki, PORTS):
+        listens = [one for one in program.arguments if one.startswith(("--listen", "--bind-address"))]
+        assert all("127.0.0.1" in one for one in listens)
+
+
+def test_the_kubeconfig_has_one_context(pki: Pki) -> None:
+    config = yaml.safe_load(kubeconfig("https://127.0.0.1:3", pki))
+    assert [context["name"] for context in config["contexts"]] == [config["current-context"]] == ["kthena-pd-local"]
+    assert config["users"][0]["user"]["token"] == pki.administrator_token
+
+
+def test_keys_and_tokens_are_for_their_owner_only(pki: Pki) -> None:
+    assert all(file.stat().st_mode & 0o077 == 0 for file in pki.directory.iterdir())
+
+
+def test_the_authority_vouches_for_the_server_on_this_machine(pki: Pki) -> None:
+    certificate = x509.load_pem_x509_certificate(pki.certificate.read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
+    assert "localhost" in names.get_values_for_type(x509.DNSName)
+    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(pki.authority.read_bytes()))
+    ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(pki.certificate, pki.key)
+
+
+def test_certificates_are_made_once(pki: Pki) -> None:
+    before = pki.authority.read_bytes()
+    pki.create()
+    assert pki.authority.read_bytes() == before
+
+
+def test_a_cluster_that_never_ran_is_stopped(tmp_path: Path) -> None:
+    assert {component.state for component in status(State(tmp_path))} == {"stopped"}

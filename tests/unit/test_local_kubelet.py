@@ -1,0 +1,447 @@
+"""The kubelet's pure parts: environment, volumes, probes, addresses, services and phases."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from local.errors import LocalError
+from local.kubelet import StartError, services
+from local.kubelet.addresses import Addresses
+from local.kubelet.containers import Container
+from local.kubelet.environment import environment, expand, field, references
+from local.kubelet.pods import phase
+from local.kubelet.probes import port_number, schedule, verdicts
+from local.kubelet.volumes import File, Given, files, host_path, mounts, prepare, tokens, write
+from local.logs import find
+
+Json = dict[str, Any]
+
+
+def encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+POD: Json = {
+    "metadata": {
+        "name": "ms-0-prefill-0-0",
+        "namespace": "default",
+        "uid": "u-1",
+        "labels": {"modelserving.volcano.sh/group-name": "ms-0"},
+        "annotations": {"note": "a b"},
+    },
+    "spec": {"nodeName": "ascend-a3-0", "serviceAccountName": "default", "containers": []},
+    "status": {"podIP": "127.1.0.5", "podIPs": [{"ip": "127.1.0.5"}], "hostIP": "127.1.128.1"},
+}
+OBJECTS: dict[tuple[str, str], Json | None] = {
+    ("ConfigMap", "scripts"): {"data": {"prefill.sh": "echo p", "SIZE": "3"}, "binaryData": {"blob": encoded("\0")}},
+    ("Secret", "token"): {"data": {"HF_TOKEN": encoded("hf_x")}},
+    ("ConfigMap", "gone"): None,
+    ("Secret", "gone"): None,
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("$(A)", "1"),
+        ("x$(A)-$(B)y", "x1-2y"),
+        ("$(UNKNOWN)", "$(UNKNOWN)"),
+        ("$$(A)", "$(A)"),
+        ("$$$(A)", "$1"),
+        ("$A ${A} $(", "$A ${A} $("),
+        ("$(A", "$(A"),
+        ("100$", "100$"),
+        ("", ""),
+    ],
+)
+def test_variables_are_expanded_as_kubernetes_does(text: str, expected: str) -> None:
+    assert expand(text, {"A": "1", "B": "2"}) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("metadata.name", "ms-0-prefill-0-0"),
+        ("metadata.namespace", "default"),
+        ("metadata.uid", "u-1"),
+        ("metadata.labels['modelserving.volcano.sh/group-name']", "ms-0"),
+        ("metadata.annotations['note']", "a b"),
+        ("metadata.labels['missing']", ""),
+        ("metadata.annotations", 'note="a b"\n'),
+        ("spec.nodeName", "ascend-a3-0"),
+        ("status.podIP", "127.1.0.5"),
+        ("status.podIPs", "127.1.0.5"),
+        ("status.hostIP", "127.1.128.1"),
+    ],
+)
+def test_the_downward_api_gives_fields_of_the_pod(path: str, expected: str) -> None:
+    assert field(POD, path) == expected
+
+
+def test_an_unknown_field_can_not_be_given() -> None:
+    with pytest.raises(StartError, match=r"spec\.nowhere"):
+        field(POD, "spec.nowhere")
+
+
+def variables(*env: Json, env_from: tuple[Json, ...] = ()) -> dict[str, str]:
+    return environment({"name": "c", "env": list(env), "envFrom": list(env_from)}, POD, OBJECTS, {"PATH": "/bin"})
+
+
+def test_later_variables_see_earlier_ones_and_what_the_kubelet_gives() -> None:
+    got = variables({"name": "A", "value": "$(PATH):$(B)"}, {"name": "B", "value": "b"}, {"name": "C", "value": "$(B)$(A)"})
+    assert got == {"PATH": "/bin", "A": "/bin:$(B)", "B": "b", "C": "b/bin:$(B)"}
+
+
+def test_a_variable_without_value_is_empty() -> None:
+    assert variables({"name": "A"})["A"] == ""
+
+
+def test_the_last_variable_of_a_name_wins_and_the_pod_beats_the_kubelet() -> None:
+    got = variables({"name": "PATH", "value": "/x"}, {"name": "A", "value": "1"}, {"name": "A", "value": "2"})
+    assert got == {"PATH": "/x", "A": "2"}
+
+
+def test_values_come_from_fields_config_maps_and_secrets_and_are_not_expanded() -> None:
+    got = variables(
+        {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": "SIZE", "valueFrom": {"configMapKeyRef": {"name": "scripts", "key": "SIZE"}}},
+        {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "token", "key": "HF_TOKEN"}}},
+    )
+    assert (got["IP"], got["SIZE"], got["HF_TOKEN"]) == ("127.1.0.5", "3", "hf_x")
+
+
+def test_whole_config_maps_and_secrets_come_in_with_a_prefix_and_env_beats_them() -> None:
+    got = variables(
+        {"name": "X_SIZE", "value": "own"},
+        env_from=({"prefix": "X_", "configMapRef": {"name": "scripts"}}, {"secretRef": {"name": "token"}}),
+    )
+    assert got["X_SIZE"] == "own"
+    assert got["X_prefill.sh"] == "echo p"
+    assert got["HF_TOKEN"] == "hf_x"
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        ({"configMapKeyRef": {"name": "gone", "key": "k"}}, 'configmap "gone" not found'),
+        ({"secretKeyRef": {"name": "gone", "key": "k"}}, 'secret "gone" not found'),
+        ({"configMapKeyRef": {"name": "scripts", "key": "k"}}, "couldn't find key k in ConfigMap scripts"),
+        ({"resourceFieldRef": {"resource": "limits.cpu"}}, "resourceFieldRef is not supported"),
+    ],
+)
+def test_a_missing_value_keeps_the_container_waiting(source: Json, complaint: str) -> None:
+    with pytest.raises(StartError, match=complaint) as caught:
+        variables({"name": "A", "valueFrom": source})
+    assert caught.value.reason == "CreateContainerConfigError"
+
+
+def test_a_missing_optional_value_is_left_out() -> None:
+    got = variables(
+        {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "gone", "key": "k", "optional": True}}},
+        env_from=({"secretRef": {"name": "gone", "optional": True}},),
+    )
+    assert got == {"PATH": "/bin"}
+
+
+def test_everything_that_a_pod_refers_to_is_found() -> None:
+    spec = {
+        "initContainers": [{"name": "i", "envFrom": [{"secretRef": {"name": "s1"}}]}],
+        "containers": [{"name": "c", "env": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "c1", "key": "k"}}}]}],
+        "volumes": [
+            {"name": "a", "configMap": {"name": "c2"}},
+            {"name": "b", "secret": {"secretName": "s2"}},
+            {"name": "c", "projected": {"sources": [{"configMap": {"name": "c3"}}, {"secret": {"name": "s3"}}]}},
+            {"name": "d", "emptyDir": {}},
+        ],
+    }
+    wanted = {("Secret", f"s{n}") for n in (1, 2, 3)} | {("ConfigMap", f"c{n}") for n in (1, 2, 3)}
+    assert references({"spec": spec}) == wanted
+
+
+def given(*volumes: Json) -> Given:
+    return Given({**POD, "spec": {**POD["spec"], "volumes": list(volumes)}}, OBJECTS, {("", 3607): "jwt"})
+
+
+def test_a_config_map_volume_has_all_keys_with_its_mode() -> None:
+    volume = {"name": "v", "configMap": {"name": "scripts", "defaultMode": 0o777}}
+    assert files(volume, given()) == {
+        "prefill.sh": File(b"echo p", 0o777),
+        "SIZE": File(b"3", 0o777),
+        "blob": File(b"\0", 0o777),
+    }
+
+
+def test_items_choose_keys_paths_and_modes() -> None:
+    items = [{"key": "prefill.sh", "path": "bin/start.sh", "mode": 0o500}]
+    volume = {"name": "v", "configMap": {"name": "scripts", "items": items}}
+    assert files(volume, given()) == {"bin/start.sh": File(b"echo p", 0o500)}
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        ({"configMap": {"name": "gone"}}, 'volume "v" : configmap "gone" not found'),
+        ({"secret": {"secretName": "gone"}}, 'volume "v" : secret "gone" not found'),
+        ({"configMap": {"name": "scripts", "items": [{"key": "k", "path": "k"}]}}, 'configmap "scripts" has no key k'),
+    ],
+)
+def test_a_volume_of_something_missing_keeps_the_pod_waiting(source: Json, complaint: str) -> None:
+    with pytest.raises(StartError, match=complaint) as caught:
+        files({"name": "v", **source}, given())
+    assert caught.value.reason == "ContainerCreating"
+
+
+def test_an_optional_volume_of_something_missing_is_empty() -> None:
+    assert files({"name": "v", "secret": {"secretName": "gone", "optional": True}}, given()) == {}
+
+
+def test_the_volume_of_a_service_account_has_token_authority_and_namespace() -> None:
+    sources = [
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
+        {"configMap": {"name": "scripts", "items": [{"key": "SIZE", "path": "ca.crt"}]}},
+        {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
+    ]
+    volume = {"name": "kube-api-access-x", "projected": {"sources": sources, "defaultMode": 0o600}}
+    made = files(volume, given())
+    assert made is not None
+    assert {path: file.content for path, file in made.items()} == {"token": b"jwt", "ca.crt": b"3", "namespace": b"default"}
+    assert tokens(given(volume).pod) == {("", 3607)}
+
+
+def test_files_are_written_with_their_modes_and_over_earlier_ones(tmp_path: Path) -> None:
+    write(tmp_path / "v", {"a/b": File(b"1", 0o400)})
+    write(tmp_path / "v", {"a/b": File(b"2", 0o755)})
+    assert (tmp_path / "v/a/b").read_bytes() == b"2"
+    assert (tmp_path / "v/a/b").stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "fits"),
+    [
+        ("/models", "Directory", True),
+        ("/etc/hccn.conf", "Directory", False),
+        ("/etc/hccn.conf", "File", True),
+        ("/models", "File", False),
+        ("/absent", "Directory", False),
+        ("/absent", "File", False),
+        ("/dev/davinci0", "CharDevice", False),
+        ("/etc/hccn.conf", "CharDevice", True),
+        ("/absent", "DirectoryOrCreate", True),
+        ("/models/new", "FileOrCreate", True),
+        ("/absent", "", True),
+        ("/etc/hccn.conf", "", True),
+    ],
+)
+def test_a_host_path_is_checked_against_its_type(tmp_path: Path, path: str, kind: str, *, fits: bool) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/hccn.conf").touch()
+    volume = {"name": "v", "hostPath": {"path": path, "type": kind}}
+    if fits:
+        assert host_path(volume, tmp_path).exists()
+    else:
+        with pytest.raises(StartError, match="hostPath type check failed"):
+            host_path(volume, tmp_path)
+
+
+def test_a_volume_that_is_not_supported_says_so(tmp_path: Path) -> None:
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "c"}}
+    with pytest.raises(StartError, match="persistentVolumeClaim volumes are not supported by the local cluster"):
+        prepare(given(volume), tmp_path, tmp_path)
+
+
+def mounted(tmp_path: Path, volume: Json, **mount: Any) -> list[tuple[str, str, bool]]:
+    what = given({"name": "v", **volume})
+    placed = prepare(what, tmp_path / "volumes", tmp_path / "host")
+    container = {"name": "c", "volumeMounts": [{"name": "v", "mountPath": "/x", **mount}]}
+    made = mounts(container, what.pod, placed, {"ROLE": "p"})
+    return [(one.source.removeprefix(str(tmp_path)), one.path, one.read_only) for one in made]
+
+
+def test_volumes_that_the_kubelet_writes_are_read_only(tmp_path: Path) -> None:
+    assert mounted(tmp_path, {"configMap": {"name": "scripts"}}) == [("/volumes/v", "/x", True)]
+
+
+def test_one_file_of_a_config_map_can_be_mounted_alone(tmp_path: Path) -> None:
+    made = mounted(tmp_path, {"configMap": {"name": "scripts"}}, subPath="prefill.sh", mountPath="/workspace/prefill.sh")
+    assert made == [("/volumes/v/prefill.sh", "/workspace/prefill.sh", True)]
+
+
+def test_a_sub_path_that_a_config_map_lacks_keeps_the_container_waiting(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match=r"the volume has no decode\.sh"):
+        mounted(tmp_path, {"configMap": {"name": "scripts"}}, subPath="decode.sh")
+
+
+def test_a_sub_path_of_an_empty_directory_is_made_and_its_variables_expanded(tmp_path: Path) -> None:
+    assert mounted(tmp_path, {"emptyDir": {}}, subPathExpr="cache/$(ROLE)") == [("/volumes/v/cache/p", "/x", False)]
+    assert (tmp_path / "volumes/v/cache/p").is_dir()
+
+
+@pytest.mark.parametrize("below", ["../other", "a/../../b", "/etc"])
+def test_a_sub_path_may_not_lead_out_of_its_volume(tmp_path: Path, below: str) -> None:
+    with pytest.raises(StartError, match="leads out of the volume"):
+        mounted(tmp_path, {"emptyDir": {}}, subPath=below)
+
+
+def test_probes_are_asked_more_often_than_declared_but_not_judged_more_harshly() -> None:
+    when = schedule({"initialDelaySeconds": 60, "periodSeconds": 10, "failureThreshold": 3, "timeoutSeconds": 2})
+    assert (when.delay, when.period, when.timeout) == (1.0, 1.0, 2)
+    assert when.failures * when.period == 30
+
+
+def test_a_probe_without_numbers_has_the_defaults_of_kubernetes() -> None:
+    when = schedule({"httpGet": {"port": 1}})
+    assert (when.delay, when.successes, when.timeout, when.failures * when.period) == (0, 1, 1, 30)
+
+
+def test_verdicts_need_enough_answers_in_a_row() -> None:
+    when = schedule({"periodSeconds": 1, "failureThreshold": 2, "successThreshold": 2})
+    when = type(when)(delay=0, period=0, timeout=1, successes=when.successes, failures=when.failures)
+    answers = iter(["", "no", "", "", "no", "", "no", "bad"])
+
+    async def ask() -> str:
+        return next(answers, "over")
+
+    async def first(count: int) -> list[tuple[bool, str]]:
+        judged = verdicts(when, ask)
+        return [await anext(judged) for _ in range(count)]
+
+    assert asyncio.run(first(2)) == [(True, ""), (False, "bad")]
+
+
+def test_ports_can_be_named() -> None:
+    container = {"ports": [{"name": "http", "containerPort": 8080}]}
+    assert [port_number(port, container) for port in (7100, "7100", "http")] == [7100, 7100, 8080]
+    with pytest.raises(ValueError, match="no port named metrics"):
+        port_number("metrics", container)
+
+
+def test_an_address_is_given_once_and_a_released_one_as_late_as_possible() -> None:
+    addresses = Addresses("127.9.0.0/29")
+    assert [addresses.take() for _ in range(2)] == ["127.9.0.1", "127.9.0.2"]
+    addresses.release("127.9.0.1")
+    assert [addresses.take() for _ in range(5)] == [f"127.9.0.{last}" for last in (3, 4, 5, 6, 1)]
+    with pytest.raises(LookupError, match="no free address"):
+        addresses.take()
+
+
+def test_addresses_of_pods_that_are_there_already_are_not_given_again() -> None:
+    addresses = Addresses("127.9.0.0/24")
+    for there in ("127.9.0.1", "127.8.0.2", ""):
+        addresses.mark(there)
+    assert addresses.take() == "127.9.0.2"
+    assert "127.9.0.1" in addresses
+    assert "127.8.0.2" not in addresses
+
+
+def pod(name: str, address: str, *, ready: bool = True, **labels: str) -> Json:
+    condition = {"type": "Ready", "status": str(ready)}
+    return {
+        "metadata": {"name": name, "namespace": "kthena-system", "labels": labels},
+        "status": {"podIP": address, "conditions": [condition]},
+    }
+
+
+def service(address: str = "", **selector: str) -> Json:
+    ingress = {"loadBalancer": {"ingress": [{"ip": address}]}} if address else {}
+    metadata = {"name": "router", "namespace": "kthena-system", "uid": "u"}
+    return {"metadata": metadata, "spec": {"type": "LoadBalancer", "selector": selector}, "status": ingress}
+
+
+def test_a_load_balancer_has_the_address_of_its_first_ready_pod() -> None:
+    pods = [pod("b", "2", app="r"), pod("a", "1", ready=False, app="r"), pod("c", "3", app="other")]
+    assert services.address(service(app="r"), pods) == "2"
+
+
+def test_a_load_balancer_keeps_its_address_while_that_pod_or_none_is_ready() -> None:
+    pods = [pod("a", "1", app="r"), pod("b", "2", app="r")]
+    assert services.address(service("2", app="r"), pods) == "2"
+    assert services.address(service("2", app="r"), pods[:1]) == "1"
+    assert services.address(service("2", app="r"), []) == "2"
+    assert services.address(service(app="r"), []) == ""
+
+
+def test_a_pod_that_is_being_deleted_serves_no_longer() -> None:
+    leaving = pod("a", "1", app="r")
+    leaving["metadata"]["deletionTimestamp"] = "now"
+    assert services.address(service(app="r"), [leaving]) == ""
+
+
+def test_a_service_with_a_selector_gets_endpoints_that_it_owns() -> None:
+    made = services.endpoints(service(app="r"))
+    assert made is not None
+    assert made["metadata"]["ownerReferences"][0]["uid"] == "u"
+    assert services.endpoints(service()) is None
+
+
+def container(tmp_path: Path, **state: Any) -> Container:
+    async def start() -> tuple[str, ...]:
+        raise AssertionError
+
+    made = Container({"name": "c", "image": "i"}, tmp_path, start, lambda: None, lambda *_: None)
+    made.done = state.pop("done", False)
+    made.last_state = state.pop("last", {})
+    made.state = state
+    return made
+
+
+@pytest.mark.parametrize(
+    ("policy", "states", "expected"),
+    [
+        ("Always", [{"waiting": {}}], "Pending"),
+        ("Always", [{"running": {}}], "Running"),
+        ("Always", [{"running": {}}, {"waiting": {"reason": "ErrImagePull"}}], "Pending"),
+        ("Always", [{"waiting": {"reason": "CrashLoopBackOff"}, "last": {"terminated": {}}}], "Running"),
+        ("Never", [{"terminated": {"exitCode": 0}, "done": True}], "Succeeded"),
+        ("Never", [{"terminated": {"exitCode": 1}, "done": True}, {"terminated": {"exitCode": 0}, "done": True}], "Failed"),
+        ("OnFailure", [{"terminated": {"exitCode": 0}, "done": True}, {"running": {}}], "Running"),
+    ],
+)
+def test_the_phase_follows_from_the_containers(tmp_path: Path, policy: str, states: list[Json], expected: str) -> None:
+    assert phase(policy, [], [container(tmp_path, **state) for state in states]) == expected
+
+
+def test_a_pod_whose_init_container_failed_for_good_has_failed(tmp_path: Path) -> None:
+    init = container(tmp_path, terminated={"exitCode": 1}, done=True)
+    assert phase("Never", [init], [container(tmp_path, waiting={})]) == "Failed"
+
+
+def test_a_kubelet_that_starts_anew_goes_on_with_the_restarts_of_the_earlier_one(tmp_path: Path) -> None:
+    made = container(tmp_path)
+    made.resume({"restartCount": 3, "lastState": {"terminated": {"exitCode": 2}}})
+    assert made.status()["restartCount"] == 3
+    assert made.status()["lastState"] == {"terminated": {"exitCode": 2}}
+
+
+@pytest.fixture
+def pods(tmp_path: Path) -> Path:
+    for folder in ("default_ms-0-prefill-0-0_u1/engine", "default_ms-0-decode-0-0_u2/engine", "dev_ms-0-decode-0-0_u3/engine"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "log").touch()
+    return tmp_path
+
+
+def test_a_log_is_found_by_the_name_of_its_pod_or_the_beginning_of_it(pods: Path) -> None:
+    assert [log.uid for log in find(pods, "ms-0-prefill-0-0")] == ["u1"]
+    assert [log.container for log in find(pods, "ms-0-p")] == ["engine"]
+    assert [log.uid for log in find(pods, "ms-0-decode-0-0", namespace="dev")] == ["u3"]
+
+
+@pytest.mark.parametrize(
+    ("name", "container_name", "complaint"),
+    [
+        ("nothing", None, "no pod nothing has run here"),
+        ("ms-0-decode-0-0", None, "could be default/ms-0-decode-0-0, dev/ms-0-decode-0-0"),
+        ("ms-0-prefill-0-0", "runtime", "has no container runtime"),
+    ],
+)
+def test_a_log_that_is_not_there_or_not_clear_is_an_error(
+    pods: Path, name: str, container_name: str | None, complaint: str
+) -> None:
+    with pytest.raises(LocalError, match=complaint):
+        find(pods, name, container=container_name)

@@ -1,0 +1,147 @@
+"""State of a local cluster: remembered ports and network, and programs that are found again."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from local import processes
+from local.processes import Program
+from local.state import State, locate, network, network_holder, ports
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> State:
+    state = State(tmp_path / "state")
+    state.create()
+    return state
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_the_state_directory_can_be_set_by_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KTHENA_PD_STATE", str(tmp_path / "other"))
+    assert locate().directory == tmp_path / "other"
+
+
+def test_without_environment_the_state_is_in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KTHENA_PD_STATE", raising=False)
+    assert locate().kubeconfig == Path(__file__).resolve().parents[2] / ".local" / "kubeconfig"
+
+
+def test_only_the_owner_may_look_into_the_state(state: State) -> None:
+    assert all(path.stat().st_mode & 0o777 == 0o700 for path in (state.directory, state.pki, state.pods))
+
+
+def test_ports_differ_and_are_the_same_the_second_time(tmp_path: Path) -> None:
+    file = tmp_path / "ports.json"
+    first = ports(file, ["a", "b", "c"])
+    assert len(set(first.values())) == 3
+    assert ports(file, ["a", "b", "c"]) == first
+
+
+def test_a_port_that_a_stranger_took_is_replaced(tmp_path: Path, taken: int) -> None:
+    file = tmp_path / "ports.json"
+    file.write_text(f'{{"a": {taken}}}')
+    assert ports(file, ["a"])["a"] != taken
+
+
+def test_a_port_that_our_own_program_holds_stays(tmp_path: Path, taken: int) -> None:
+    file = tmp_path / "ports.json"
+    file.write_text(f'{{"a": {taken}}}')
+    assert ports(file, ["a"], held=["a"]) == {"a": taken}
+
+
+@pytest.mark.parametrize("damaged", ["", '{"a": 12', "[1]", '{"a": "x"}'])
+def test_a_damaged_port_file_is_made_anew(tmp_path: Path, damaged: str) -> None:
+    file = tmp_path / "ports.json"
+    file.write_text(damaged)
+    assert ports(file, ["a"])["a"] > 0
+    assert ports(file, ["a"]) == ports(file, ["a"])
+
+
+def test_two_clusters_that_run_at_once_get_different_networks(tmp_path: Path) -> None:
+    first = network(tmp_path / "one", held=False)
+    with socket.create_server(network_holder(first)):
+        second = network(tmp_path / "two", held=False)
+        assert second != first
+        assert network(tmp_path / "one", held=True) == first
+        assert network(tmp_path / "one", held=False) != first
+
+
+def run(state: State, *command: str, name: str = "program", **environment: str) -> Program:
+    program = Program(name, command, environment)
+    processes.start(program, state.pids, state.logs)
+    return program
+
+
+def test_a_started_program_is_found_again_with_its_fingerprint(state: State) -> None:
+    program = run(state, "sleep", "30", MARK="x")
+    found = processes.running(state.pids, "program")
+    assert found is not None
+    assert found.fingerprint == program.fingerprint
+    assert found.memory > 0
+    assert 0 <= found.uptime < 10
+    assert processes.stop(state.pids, "program")
+    assert processes.running(state.pids, "program") is None
+    assert not processes.stop(state.pids, "program")
+
+
+def test_a_program_with_other_flags_or_environment_has_another_fingerprint() -> None:
+    prints = {
+        Program("a", ("x", "--one"), {}).fingerprint,
+        Program("a", ("x", "--two"), {}).fingerprint,
+        Program("a", ("x", "--one"), {"K": "v"}).fingerprint,
+    }
+    assert len(prints) == 3
+
+
+def test_a_program_that_ended_is_not_running(state: State) -> None:
+    run(state, "true")
+    pid = int((state.pids / "program").read_text().split()[0])
+    os.waitpid(pid, 0)
+    assert processes.running(state.pids, "program") is None
+
+
+def test_a_pid_that_belongs_to_another_program_now_is_not_ours(state: State) -> None:
+    run(state, "sleep", "30")
+    line, fingerprint = (state.pids / "program").read_text().splitlines()
+    head, _, tail = line.rpartition(")")
+    fields = tail.split()
+    fields[19] = str(int(fields[19]) - 1)
+    (state.pids / "recycled").write_text(f"{head}) {' '.join(fields)}\n{fingerprint}\n")
+    assert processes.running(state.pids, "recycled") is None
+    assert not processes.stop(state.pids, "recycled")
+    assert processes.running(state.pids, "program") is not None
+    processes.stop(state.pids, "program")
+
+
+@pytest.mark.parametrize("content", ["", "12", "not a pid\nx\n", "999999999 (x) S 1\nabc\n"])
+def test_a_stale_or_damaged_pid_file_is_no_program(state: State, content: str) -> None:
+    (state.pids / "program").write_text(content)
+    assert processes.running(state.pids, "program") is None
+    assert not processes.stop(state.pids, "program")
+
+
+def test_a_program_that_ignores_sigterm_is_killed_with_its_children(state: State) -> None:
+    run(state, "bash", "-c", "trap '' TERM; sleep 30 & echo $! > $FILE; wait", FILE=str(state.directory / "child"))
+    while not (state.directory / "child").exists() or not (state.directory / "child").read_text().strip():
+        pass
+    child = int((state.directory / "child").read_text())
+    assert processes.stop(state.pids, "program", patience=0.1)
+    status = Path(f"/proc/{child}/stat")
+    assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] in "ZX"
+
+
+def test_the_output_of_a_program_goes_to_its_log(state: State) -> None:
+    run(state, "echo", "hello there")
+    os.waitpid(int((state.pids / "program").read_text().split()[0]), 0)
+    assert (state.logs / "program.log").read_text() == "hello there\n"
