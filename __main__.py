@@ -35,4 +35,5 @@ deployments = {
     )
     for name, deployment in stack.deployments.items()
 }
+pulumi.export("router", {"url": control_plane.router_url, "debugPort": stack.cluster.control_plane.router.debug_port})
 pulumi.export("deployments", {name: deployment.summary() for name, deployment in deployments.items()})

@@ -8,9 +8,11 @@ from typing import Any
 
 import pulumi
 
-from components.kubernetes_object import KubernetesObject
-from models.cluster import Cluster
+from components.kubernetes_object import KubernetesObject, wait_for
+from models.cluster import Cluster, Router
 from render import render_control_plane, router_service_host
+
+LOAD_BALANCER_SECONDS = 600
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class KthenaControlPlane(pulumi.ComponentResource):
                 f"{name}-router-config" if kind == "ConfigMap" else f"{name}-{rendered['metadata']['name']}",
                 rendered,
                 pulumi.ResourceOptions(parent=self, depends_on=_waits_for(kind, previous)),
+                annotations=_service_readiness(router) if kind == "Service" else None,
             )
             previous.append(created)
             if kind == "Service" and router.service_type == "LoadBalancer":
@@ -57,6 +60,12 @@ class KthenaControlPlane(pulumi.ComponentResource):
 def _waits_for(kind: str, previous: list[KubernetesObject]) -> list[pulumi.Resource]:
     """Workloads after all that they use; the rest after the namespace."""
     return [*previous] if kind == "Deployment" else [*previous[:1]]
+
+
+def _service_readiness(router: Router) -> dict[str, str]:
+    # Pulumi's own wait for a Service takes ten seconds more than needed (measured); the router's Deployment tells when it serves.
+    address = ["jsonpath={.status.loadBalancer.ingress[0]}"] if router.service_type == "LoadBalancer" else []
+    return wait_for(address, LOAD_BALANCER_SECONDS)
 
 
 def _load_balancer_host(status: Mapping[str, Any] | None) -> str:

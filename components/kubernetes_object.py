@@ -52,5 +52,7 @@ def _token(rendered: Mapping[str, Any]) -> str:
 
 
 def wait_for(conditions: Sequence[str], seconds: float) -> dict[str, str]:
-    """Annotations that hold `up` until all ``conditions`` are true, ``seconds`` at most."""
+    """Annotations that hold `up` until all ``conditions`` are true, ``seconds`` at most; without any it waits for nothing."""
+    if not conditions:
+        return {"pulumi.com/skipAwait": "true"}
     return {"pulumi.com/waitFor": json.dumps(list(conditions)), "pulumi.com/timeoutSeconds": str(round(seconds))}

@@ -41,6 +41,7 @@ class PDDeployment(pulumi.ComponentResource):
 
     endpoint: pulumi.Output[str]
     """OpenAI base URL"""
+    namespace: pulumi.Output[str]
     served_model: pulumi.Output[str]
     ratio: pulumi.Output[str]
     """of one group, for example 2P1D"""
@@ -72,6 +73,7 @@ class PDDeployment(pulumi.ComponentResource):
         KubernetesObject(name, rendered.model_route, pulumi.ResourceOptions(parent=self, depends_on=[model_server]))
 
         self.endpoint = pulumi.Output.from_input(args.router_url).apply(lambda url: f"{url}/v1")
+        self.namespace = pulumi.Output.from_input(deployment.namespace)
         self.served_model = pulumi.Output.from_input(deployment.model.served)
         self.ratio = pulumi.Output.from_input(str(deployment.ratio))
         self.groups = pulumi.Output.from_input(deployment.groups)
@@ -83,6 +85,7 @@ class PDDeployment(pulumi.ComponentResource):
         """The outputs by their names in the stack's outputs."""
         return {
             "endpoint": self.endpoint,
+            "namespace": self.namespace,
             "servedModel": self.served_model,
             "ratio": self.ratio,
             "groups": self.groups,

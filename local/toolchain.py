@@ -48,7 +48,9 @@ class Tool:
     embeds: tuple[tuple[str, str], ...] = ()
     """(file that our main package embeds, where the upstream module holds it)"""
     assets: tuple[str, ...] = ()
-    """globs below the upstream module, copied beside the programs with their paths"""
+    """globs below the upstream module, copied with their paths into the folder of the programs"""
+    scripts: tuple[str, ...] = ()
+    """files of the upstream module that must lie right beside the programs"""
 
 
 _COMPONENT_BASE = "k8s.io/component-base/version"
@@ -103,7 +105,7 @@ PULUMI_TOOLS = (
         "github.com/pulumi/pulumi/sdk/v3",
         ("github.com/pulumi/pulumi/sdk/v3/python/cmd/pulumi-language-python",),
         0.5,
-        assets=("python/cmd/pulumi-language-python-exec",),
+        scripts=("python/cmd/pulumi-language-python-exec",),
     ),
 )
 PLUGIN_TOOLS = (
@@ -113,9 +115,7 @@ PLUGIN_TOOLS = (
         ("kthena-pd/tools/pulumi-resource-kubernetes",),
         8,
         stamps=(f"{_PROVIDER}/pkg/version.Version={KUBERNETES_PLUGIN}",),
-        embeds=tuple(
-            (name, f"cmd/pulumi-resource-kubernetes/{name}") for name in ("schema.json", "terraform-mapping.json")
-        ),
+        embeds=tuple((name, f"cmd/pulumi-resource-kubernetes/{name}") for name in ("schema.json", "terraform-mapping.json")),
     ),
 )
 
@@ -184,7 +184,7 @@ def _check_can_build(minutes: float) -> None:
 
 
 def _build_all(missing: list[Tool], say: Callable[[str], None]) -> None:
-    started = {tool: 0.0 for tool in missing}
+    started = dict.fromkeys(missing, 0.0)
     begin = time.monotonic()
     done = 0
 
@@ -207,9 +207,7 @@ def _build_all(missing: list[Tool], say: Callable[[str], None]) -> None:
                 say(f"[{done}/{len(missing)}] built {tool.module} {version(tool)} in {took}")
             if not finished:
                 running = ", ".join(
-                    f"{tool.module} {_duration(time.monotonic() - started[tool])}"
-                    for tool in pending.values()
-                    if started[tool]
+                    f"{tool.module} {_duration(time.monotonic() - started[tool])}" for tool in pending.values() if started[tool]
                 )
                 say(f"[{done}/{len(missing)}] {_duration(time.monotonic() - begin)} elapsed, still building {running}")
 
@@ -247,7 +245,9 @@ def _go_build(tool: Tool, out: Path) -> None:
             copy = out / Path(found).relative_to(upstream)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(found, copy)
-            copy.chmod(0o755 if os.access(found, os.X_OK) or copy.suffix == "" else 0o644)
+    for script in tool.scripts:
+        shutil.copyfile(upstream / script, out / Path(script).name)
+        (out / Path(script).name).chmod(0o755)  # the module cache keeps no executable bits
 
 
 def _run_go(source: Path, *arguments: str) -> str:

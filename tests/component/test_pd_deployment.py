@@ -96,7 +96,7 @@ def test_no_object_carries_an_empty_map_that_would_differ_at_every_up(recording:
     assert [found for kind in OWNED for found in empty_maps(recording.one(kind).inputs["metadata"], kind)] == []
 
 
-def test_outputs_say_endpoint_model_ratio_groups_npus_and_revision(deploy: Deploy) -> None:
+def test_outputs_say_endpoint_namespace_model_ratio_groups_npus_and_revision(deploy: Deploy) -> None:
     outputs: dict[str, Any] = {}
 
     def build_and_collect() -> pulumi.Output[None]:
@@ -106,6 +106,7 @@ def test_outputs_say_endpoint_model_ratio_groups_npus_and_revision(deploy: Deplo
     # ``run`` returns nothing, but every apply has been awaited when it is over
     assert outputs == {
         "endpoint": "http://router.example:8080/v1",
+        "namespace": "default",
         "servedModel": "deepseek_v4",
         "ratio": "2P1D",
         "groups": 1,

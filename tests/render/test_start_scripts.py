@@ -71,7 +71,12 @@ class Starter:
         script = self.directory / f"{role}.sh"
         script.write_text(rendered.scripts["data"][f"{role}.sh"])
         pod = {"POD_IP": "127.0.0.1", "GROUP_NAME": "deepseekv4-pd-0", "ROLE_ID": f"{role}-0"}
-        environment = {"PATH": f"{self.path}:{os.environ['PATH']}", "RECORD": str(self.directory / "record"), **pod, **(env or {})}
+        environment = {
+            "PATH": f"{self.path}:{os.environ['PATH']}",
+            "RECORD": str(self.directory / "record"),
+            **pod,
+            **(env or {}),
+        }
         with subprocess.Popen(
             ["bash", str(script)], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as process:
@@ -158,7 +163,7 @@ def test_the_engine_id_is_expanded_and_differs_between_replicas_roles_and_groups
 
 
 def test_producer_and_consumer_agree_on_both_roles_sizes(starter: Starter) -> None:
-    declared = {"prefill": {"parallelism": {"dp": 1, "tp": 16}}, "decode": {"parallelism": {"dp": 4, "tp": 4}}}
+    declared: dict[str, Any] = {"prefill": {"parallelism": {"dp": 1, "tp": 16}}, "decode": {"parallelism": {"dp": 4, "tp": 4}}}
     prefill = starter.start("prefill", **declared).kv_transfer_config
     decode = starter.start("decode", **declared).kv_transfer_config
     assert (prefill["kv_role"], decode["kv_role"]) == ("kv_producer", "kv_consumer")

@@ -1,0 +1,188 @@
+"""``python -m local COMMAND``: what the Makefile's targets do."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import yaml
+
+from local import chat, cluster, control_plane, logs, pulumi
+from local.errors import LocalError
+from local.state import CHECKOUT, State, is_free, locate
+from models.cluster import Router
+from models.stack import Stack
+from rules import StackError, read
+
+PAIRING_SECONDS = 30
+QUESTION = "Why are prefill and decode separated?"
+
+
+def main() -> int:
+    """Run one command; a mistake of the user is a message and exit code 1, never a traceback."""
+    arguments = _parser().parse_args()
+    try:
+        arguments.run(arguments)
+    except LocalError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on from here", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m local", description="The local cluster.")
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    def command(name: str, run: Callable[[argparse.Namespace], None], summary: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=summary)
+        added.set_defaults(run=run)
+        return added
+
+    up = command(
+        "up",
+        lambda given: _up(given.stack, given.config_file or CHECKOUT / f"Pulumi.{given.stack}.yaml", given.pods),
+        "start the cluster, `pulumi up`, one chat request",
+    )
+    up.add_argument("--stack", default="dev")
+    up.add_argument("--config-file", type=Path, help="stack file, if not Pulumi.STACK.yaml")
+    up.add_argument("--pods", choices=("processes", "simulated"), help="simulated: pods are objects only, for scale")
+    command("down", lambda _: control_plane.down(_say), "stop all of it; objects and Pulumi state stay for the next up")
+    command("clean", lambda _: _clean(locate()), "down, and forget objects, Pulumi state and logs")
+    command("status", lambda _: _status(locate()), "say what runs")
+    command("env", lambda _: _env(locate()), "print exports that point pulumi and kubectl at the cluster")
+    log = command("logs", lambda given: _logs(locate(), given.pod, given.container), "show a pod's log")
+    log.add_argument("pod", help="name, or namespace/name")
+    log.add_argument("container", nargs="?")
+    return parser
+
+
+def _say(message: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {message}", file=sys.stderr, flush=True)
+
+
+def _up(stack: str, config_file: Path, pods: str | None) -> None:
+    begin = time.monotonic()
+    declared = _declared(config_file)
+    description = cluster.load(pods=pods)
+    program = pulumi.find(locate(), _say, config_file)
+    state = control_plane.up(description, _say)
+    program.select(stack)
+    dead = program.free_dead_lock(stack)
+    if dead:
+        _say(f"released the stack's lock, which an ended pulumi (pid {dead[0]}) had left")
+    if declared.cluster.control_plane.install:
+        _check_router_ports(declared.cluster.control_plane.router, program)
+    _say(f"pulumi up, stack {stack}")
+    program.run("up", "--yes", "--skip-preview", "--suppress-progress", "--stack", stack, capture=False)
+    if dead:
+        program.run("refresh", "--yes", "--clear-pending-creates", "--stack", stack)
+    outputs = program.outputs(stack)
+    if description.pods == "simulated":
+        _say("pods are simulated as objects only: there is no engine to answer a chat request")
+        return
+    for name, deployment in outputs["deployments"].items():
+        _ask(state, name, deployment, outputs["router"])
+    _say(f"done in {time.monotonic() - begin:.1f} s")
+    _next_steps(stack, outputs)
+
+
+def _declared(file: Path) -> Stack:
+    """The stack file, checked before anything is built or started."""
+    if not file.exists():
+        there = sorted(path.name.split(".")[1] for path in CHECKOUT.glob("Pulumi.*.yaml"))
+        raise LocalError(f"{file.name} does not exist", f"stacks here: {', '.join(there)}")
+    try:
+        content = yaml.safe_load(file.read_text()) or {}
+        return read({key.removeprefix(f"{pulumi.PROJECT}:"): value for key, value in content.get("config", {}).items()})
+    except yaml.YAMLError as error:
+        raise LocalError(f"{file.name} is not YAML: {error}") from error
+    except StackError as error:
+        raise LocalError(f"{file.name}: {error}") from error
+
+
+def _check_router_ports(router: Router, program: pulumi.Pulumi) -> None:
+    """Say in advance what would otherwise be a crash loop of the router."""
+    taken = [
+        (key, port) for key, port in (("port", router.port), ("debugPort", router.debug_port)) if not is_free("0.0.0.0", port)
+    ]
+    if not taken or _router_is_ready(program):
+        return
+    key, port = taken[0]
+    raise LocalError(
+        f"port {port} of this machine is in use, and the router is to listen there",
+        "end what listens there, or choose another port: "
+        f"pulumi config set --path 'kthena-pd:cluster.controlPlane.router.{key}' PORT (after eval \"$(make -s env)\")",
+    )
+
+
+def _router_is_ready(program: pulumi.Pulumi) -> bool:
+    query = "get deployment kthena-router --namespace=kthena-system --output=jsonpath={.status.readyReplicas}"
+    environment = {**os.environ, **program.variables}
+    said = subprocess.run(["kubectl", *query.split()], env=environment, capture_output=True, text=True, check=False)
+    return said.stdout.isdigit()
+
+
+def _ask(state: State, name: str, deployment: dict[str, object], router: dict[str, object]) -> None:
+    prefill, decode = (int(count) * int(str(deployment["groups"])) for count in str(deployment["ratio"])[:-1].split("P"))
+    debug_url = f"http://127.0.0.1:{router['debugPort']}"
+    chat.wait_until_paired(debug_url, str(deployment["namespace"]), name, prefill, decode, PAIRING_SECONDS)
+    answer = chat.chat(str(router["url"]), str(deployment["servedModel"]), QUESTION)
+    evidence = chat.kv_evidence(state.pods, answer.request_id)
+    print(f"\n{name}: {deployment['groups']} x ({deployment['ratio']})\n{chat.explain(answer, evidence)}\n", flush=True)
+    if not evidence.proven:
+        raise LocalError("the answer came without proof that KV cache went from prefill to decode")
+
+
+def _next_steps(stack: str, outputs: dict[str, dict[str, dict[str, object]]]) -> None:
+    name = next(iter(outputs["deployments"]), "NAME")
+    print(
+        'next      eval "$(make -s env)"      # pulumi and kubectl for this cluster\n'
+        f"          pulumi config set --stack {stack} --path 'kthena-pd:deployments.{name}.ratio' 2P1D\n"
+        f"          pulumi up --stack {stack}\n"
+        "          make status | make logs POD=... | make down"
+    )
+
+
+def _env(state: State) -> None:
+    print(pulumi.shell_exports(pulumi.find(state, _say).variables))
+
+
+def _clean(state: State) -> None:
+    control_plane.down(_say)
+    if state.directory.exists():
+        shutil.rmtree(state.directory)
+        _say(f"removed {state.directory}")
+
+
+def _status(state: State) -> None:
+    for component in control_plane.status(state):
+        port = f"127.0.0.1:{component.port}" if component.port else ""
+        memory = f"{component.memory / 2**20:5.0f} MiB" if component.pid else ""
+        up = f"up {component.uptime:.0f} s" if component.pid else ""
+        print(f"{component.name:26}{component.state:10}{component.pid or '':>8}  {memory:>10}  {up:12}{port}")
+    if any(component.name == "kube-apiserver" and component.pid for component in control_plane.status(state)):
+        print()
+        command = ["kubectl", "get", "pods", "--all-namespaces", "--output", "wide"]
+        environment = {**os.environ, **pulumi.find(state, _say).variables}
+        subprocess.run(command, env=environment, check=False)
+
+
+def _logs(state: State, pod: str, container: str | None) -> None:
+    namespace, _, name = pod.rpartition("/")
+    for log in logs.find(state.pods, name, namespace or None, container):
+        print(f"==> {log.namespace}/{log.pod} {log.container}", flush=True)
+        with log.file.open(errors="replace") as lines:
+            shutil.copyfileobj(lines, sys.stdout)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+"""Pulumi with a home, a backend and a kubeconfig of the project's own: nothing of the user's is read or written."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from local import toolchain
+from local.errors import LocalError
+from local.state import CHECKOUT, State
+
+PROJECT = "kthena-pd"
+DOWNLOAD_SECONDS = 120
+
+
+class Pulumi:
+    """The Pulumi command line for one local cluster.
+
+    Args:
+        state: of the cluster
+        search: directories that come first on PATH: where ``pulumi``, its language host and ``kubectl`` are
+        config_file: stack file to use in place of ``Pulumi.<stack>.yaml``
+    """
+
+    def __init__(self, state: State, search: Iterable[Path], config_file: Path | None = None) -> None:
+        self.state = state
+        self.search = tuple(search)
+        self.config_file = config_file
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Environment that makes a plain ``pulumi`` or ``kubectl`` work on the local cluster."""
+        interpreter = Path(sys.executable).parent  # Pulumi's language host runs `python3` of PATH
+        return {
+            "KUBECONFIG": str(self.state.kubeconfig),
+            "PATH": os.pathsep.join([str(interpreter), *map(str, self.search), os.environ.get("PATH", "")]),
+            "PULUMI_HOME": str(self.state.pulumi / "home"),
+            "PULUMI_BACKEND_URL": f"file://{self.state.pulumi / 'backend'}",
+            "PULUMI_CONFIG_PASSPHRASE": "",
+            "PULUMI_SKIP_UPDATE_CHECK": "true",
+            "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
+        }
+
+    def run(self, *arguments: str, capture: bool = True, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """``pulumi ARGUMENTS``; what it prints is returned, or shown as it comes with ``capture=False``.
+
+        Raises:
+            LocalError: it failed and ``check`` is set.
+        """
+        for directory in ("home", "backend"):
+            (self.state.pulumi / directory).mkdir(parents=True, exist_ok=True)
+        config = ["--config-file", str(self.config_file)] if self.config_file and _takes_config(arguments) else []
+        interactive = not capture and sys.stdout.isatty()
+        command = [*arguments, *config, *([] if interactive else ["--non-interactive"])]
+        done = subprocess.run(
+            ["pulumi", *command],
+            cwd=CHECKOUT,
+            env={**os.environ, **self.variables},
+            capture_output=capture,
+            text=True,
+            check=False,
+            executable=shutil.which("pulumi", path=self.variables["PATH"]),
+        )
+        if check and done.returncode:
+            said = f":\n{done.stdout}{done.stderr}" if capture else ", see above"
+            raise LocalError(f"pulumi {' '.join(arguments)} failed{said}")
+        return done
+
+    def select(self, stack: str) -> None:
+        """Make ``stack`` the current one, creating it if need be."""
+        self.run("stack", "select", "--create", stack)
+
+    def outputs(self, stack: str) -> dict[str, Any]:
+        """Outputs of the last ``up``."""
+        found: dict[str, Any] = json.loads(self.run("stack", "output", "--json", "--stack", stack).stdout)
+        return found
+
+    def free_dead_lock(self, stack: str) -> list[int]:
+        """Release the stack's lock where its holder on this machine is dead, and end what that left running.
+
+        Returns:
+            Process ids of the dead holders; empty if there was nothing to release.
+        """
+        dead = [pid for pid in self._lock_holders(stack) if not Path(f"/proc/{pid}").exists()]
+        if dead:
+            self.run("cancel", "--yes", stack)
+            for orphan in _orphans(self.state.pulumi / "home"):
+                os.kill(orphan, signal.SIGTERM)
+        return dead
+
+    def _lock_holders(self, stack: str) -> list[int]:
+        locks = self.state.pulumi / "backend" / ".pulumi" / "locks" / "organization" / PROJECT / stack
+        held = [json.loads(lock.read_text()) for lock in locks.glob("*.json")]
+        return [lock["pid"] for lock in held if lock.get("hostname") == socket.gethostname()]
+
+
+def find(state: State, say: Callable[[str], None], config_file: Path | None = None) -> Pulumi:
+    """Pulumi and its Kubernetes plugin: those of the machine, downloaded, or built.
+
+    Raises:
+        LocalError: they are to be had in none of these ways.
+    """
+    folders = toolchain.ensure(
+        [*toolchain.CLUSTER_TOOLS, *(() if _installed() else (*toolchain.PULUMI_TOOLS, *toolchain.PLUGIN_TOOLS))], say
+    )
+    if "pulumi" in folders:
+        _lay_beside(folders["pulumi-language-python"], folders["pulumi"])
+    pulumi = Pulumi(state, [folders[name] for name in ("pulumi", "kubernetes") if name in folders], config_file)
+    if not _has_plugin(pulumi):
+        plugin = folders.get("pulumi-resource-kubernetes")
+        if plugin is None and not _download_plugin(pulumi, say):
+            plugin = toolchain.ensure(toolchain.PLUGIN_TOOLS, say)["pulumi-resource-kubernetes"]
+        if plugin:
+            binary = plugin / "pulumi-resource-kubernetes"
+            pulumi.run("plugin", "install", "resource", "kubernetes", toolchain.KUBERNETES_PLUGIN, "--file", str(binary))
+    return pulumi
+
+
+def _lay_beside(language_host: Path, engine: Path) -> None:
+    """Pulumi takes the language host that lies beside it as its own; any other on PATH makes it warn at every command."""
+    for program in language_host.iterdir():
+        link = engine / program.name
+        if not link.exists() or not link.samefile(program):
+            link.unlink(missing_ok=True)
+            link.hardlink_to(program)
+
+
+def _installed() -> bool:
+    """Whether a recent enough Pulumi with its Python language host is on PATH."""
+    if not shutil.which("pulumi") or not shutil.which("pulumi-language-python"):
+        return False
+    said = subprocess.run(["pulumi", "version"], capture_output=True, text=True, check=False).stdout
+    found = re.match(r"v?(\d+)\.(\d+)\.(\d+)", said)
+    return found is not None and tuple(map(int, found.groups())) >= toolchain.MINIMUM_PULUMI
+
+
+def _has_plugin(pulumi: Pulumi) -> bool:
+    listed = json.loads(pulumi.run("plugin", "ls", "--json").stdout)
+    return any(
+        plugin["name"] == "kubernetes" and plugin["version"].lstrip("v") == toolchain.KUBERNETES_PLUGIN for plugin in listed
+    )
+
+
+def _download_plugin(pulumi: Pulumi, say: Callable[[str], None]) -> bool:
+    say(f"asking Pulumi for its kubernetes plugin {toolchain.KUBERNETES_PLUGIN}")
+    try:
+        subprocess.run(
+            ["pulumi", "plugin", "install", "resource", "kubernetes", toolchain.KUBERNETES_PLUGIN],
+            env={**os.environ, **pulumi.variables},
+            capture_output=True,
+            check=True,
+            timeout=DOWNLOAD_SECONDS,
+        )
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
+        say("it can't be downloaded here, so it is built")
+        return False
+    return True
+
+
+def _takes_config(arguments: tuple[str, ...]) -> bool:
+    return arguments[0] in ("config", "up", "preview", "refresh", "destroy")
+
+
+def _orphans(home: Path) -> list[int]:
+    """Plugins and language hosts of this Pulumi home whose engine is gone."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = process.joinpath("stat").read_text().rpartition(")")[2].split()[1]
+            environment = process.joinpath("environ").read_bytes().split(b"\0")
+        except OSError:
+            continue  # it ended meanwhile, or belongs to somebody else
+        if parent == "1" and f"PULUMI_HOME={home}".encode() in environment:
+            found.append(int(process.name))
+    return found
+
+
+def shell_exports(variables: Mapping[str, str]) -> str:
+    """``export`` lines for ``eval``."""
+    return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())

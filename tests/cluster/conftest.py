@@ -1,0 +1,144 @@
+"""A local cluster of the tests' own: real control plane, real Kthena, real Pulumi; own state, ports and Pulumi home."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from local import chat, control_plane, pulumi
+from local.state import OVERRIDE, State
+from tests import stacks
+
+DEPLOYMENT = "deepseekv4-pd"
+T = TypeVar("T")
+Pods = dict[str, dict[str, Any]]
+"""name -> pod object"""
+
+
+@dataclass
+class Cluster:
+    """What a user does with a cluster and a stack, and what they see."""
+
+    state: State
+    config_file: Path
+    router_port: int
+    debug_port: int
+    first_up: str = ""
+    """what the first ``make up`` printed"""
+    pulumi: pulumi.Pulumi = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pulumi = pulumi.find(self.state, print, self.config_file)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, **self.pulumi.variables, OVERRIDE: str(self.state.directory)}
+
+    def local(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "local", *arguments]
+        return subprocess.run(
+            command, env=self.environment, cwd=stacks.ROOT, text=True, capture_output=True, check=False, timeout=300
+        )
+
+    def configure(self, path: str, value: object) -> None:
+        text = value if isinstance(value, str) else json.dumps(value)
+        kind = () if isinstance(value, str | int) else ("--plaintext",)
+        self.pulumi.run("config", "set", "--stack", "dev", "--path", f"kthena-pd:{path}", *kind, text)
+
+    def up(self, *options: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        return self.pulumi.run("up", "--yes", "--skip-preview", "--stack", "dev", *options, check=check)
+
+    def kubectl(self, *arguments: str) -> str:
+        done = subprocess.run(["kubectl", *arguments], env=self.environment, text=True, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def objects(self, kinds: str, *options: str) -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = json.loads(self.kubectl("get", kinds, "--output=json", *options))["items"]
+        return items
+
+    def pods(self, name: str = DEPLOYMENT, namespace: str = "default") -> Pods:
+        found = self.objects("pods", f"--namespace={namespace}", f"--selector=modelserving.volcano.sh/name={name}")
+        return {pod["metadata"]["name"]: pod for pod in found}
+
+    def settled_pods(self, name: str = DEPLOYMENT, namespace: str = "default") -> Pods:
+        """The pods once none of them is going away any more."""
+
+        def remaining() -> Pods | None:
+            pods = self.pods(name, namespace)
+            return None if any("deletionTimestamp" in pod["metadata"] for pod in pods.values()) else pods
+
+        return until(remaining, 60)
+
+    def ask(self, *, stream: bool = False, model: str = "deepseek_v4") -> tuple[chat.Answer, chat.Evidence]:
+        answer = chat.chat(f"http://127.0.0.1:{self.router_port}", model, "What is a KV cache?", stream=stream)
+        return answer, chat.kv_evidence(self.state.pods, answer.request_id)
+
+    def wait_until_paired(self, prefill: int, decode: int, name: str = DEPLOYMENT, namespace: str = "default") -> None:
+        chat.wait_until_paired(f"http://127.0.0.1:{self.debug_port}", namespace, name, prefill, decode, 30)
+
+
+def until(probe: Callable[[], T | None], seconds: float) -> T:
+    deadline = time.monotonic() + seconds
+    while True:
+        found = probe()
+        if found is not None:
+            return found
+        assert time.monotonic() < deadline, f"not so within {seconds} s: {probe}"
+        time.sleep(0.1)
+
+
+def uids(pods: Pods) -> dict[str, str]:
+    return {name: pod["metadata"]["uid"] for name, pod in pods.items()}
+
+
+def is_ready(pod: dict[str, Any]) -> bool:
+    return any(item["type"] == "Ready" and item["status"] == "True" for item in pod["status"].get("conditions", []))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster on which ``make up`` has run once, with stack dev at 1P1D."""
+    directory = tmp_path_factory.mktemp("cluster")
+    config_file = directory / "Pulumi.dev.yaml"
+    shutil.copy(stacks.ROOT / "Pulumi.dev.yaml", config_file)
+    started = Cluster(State(directory / "state"), config_file, free_port(), free_port())
+    started.pulumi.select("dev")
+    started.configure("cluster.controlPlane.router.port", started.router_port)
+    started.configure("cluster.controlPlane.router.debugPort", started.debug_port)
+    try:
+        up = started.local("up", "--config-file", str(config_file))
+        assert up.returncode == 0, up.stdout + up.stderr
+        started.first_up = up.stdout
+        yield started
+    finally:
+        control_plane.down(print, started.state)
+
+
+@pytest.fixture
+def converged(cluster: Cluster) -> Cluster:
+    """The cluster with stack dev as it is committed, at 1P1D, whatever the test before has done."""
+    shutil.copy(stacks.ROOT / "Pulumi.dev.yaml", cluster.config_file)
+    cluster.configure("cluster.controlPlane.router.port", cluster.router_port)
+    cluster.configure("cluster.controlPlane.router.debugPort", cluster.debug_port)
+    cluster.pulumi.free_dead_lock("dev")
+    cluster.up()
+    cluster.wait_until_paired(1, 1)
+    return cluster

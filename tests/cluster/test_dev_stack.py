@@ -1,0 +1,242 @@
+"""Stack dev on a real control plane: what a user does, and what the cluster then is."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from typing import Any
+
+import pytest
+
+from local.chat import ChatRefusedError
+from tests import stacks
+from tests.cluster.conftest import DEPLOYMENT, Cluster, is_ready, uids, until
+
+RATIO = f"deployments.{DEPLOYMENT}.ratio"
+GROUPS = f"deployments.{DEPLOYMENT}.groups"
+
+
+def test_make_up_ends_with_an_answer_and_the_proof_that_kv_went_from_prefill_to_decode(cluster: Cluster) -> None:
+    assert "proven    KV cache went from prefill to decode" in cluster.first_up
+    assert "deepseekv4-pd-0-prefill-0-0 computed" in cluster.first_up
+    assert "deepseekv4-pd-0-decode-0-0 was handed these blocks" in cluster.first_up
+
+
+def test_the_pods_are_those_of_the_seed_each_with_16_dies_on_a_server_of_its_own(converged: Cluster) -> None:
+    pods = converged.settled_pods()
+    assert pods.keys() == {"deepseekv4-pd-0-prefill-0-0", "deepseekv4-pd-0-decode-0-0"}
+    assert all(is_ready(pod) for pod in pods.values())
+    requests = [pod["spec"]["containers"][0]["resources"]["requests"]["huawei.com/ascend-1980"] for pod in pods.values()]
+    assert requests == ["16", "16"]
+    assert len({pod["spec"]["nodeName"] for pod in pods.values()}) == 2
+
+
+def test_a_second_up_changes_nothing(converged: Cluster) -> None:
+    before = uids(converged.pods())
+    converged.up("--expect-no-changes")
+    assert uids(converged.pods()) == before
+
+
+def test_refresh_finds_no_drift_and_a_preview_after_it_no_change(converged: Cluster) -> None:
+    refresh = ("refresh", "--yes", "--stack", "dev")
+    converged.pulumi.run(*refresh)  # takes over what changed in the status meanwhile
+    converged.pulumi.run(*refresh, "--expect-no-changes")
+    converged.pulumi.run("preview", "--diff", "--expect-no-changes", "--stack", "dev")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_chat_request_travels_router_prefill_decode_with_its_kv_cache(converged: Cluster, *, stream: bool) -> None:
+    answer, evidence = converged.ask(stream=stream)
+    assert evidence.failures == ()
+    assert answer.text
+    assert answer.complete
+    assert (answer.chunks > 1) is stream
+
+
+def test_a_model_that_no_route_serves_is_not_found(converged: Cluster) -> None:
+    with pytest.raises(ChatRefusedError) as refused:
+        converged.ask(model="no-such-model")
+    assert refused.value.status == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "prefill", "decode"),
+    [(RATIO, "2P1D", 2, 1), (RATIO, "1P2D", 1, 2), (GROUPS, 2, 2, 2)],
+    ids=["2P1D", "1P2D", "2x(1P1D)"],
+)
+def test_a_ratio_is_changed_by_config_alone_and_back_and_no_other_pod_is_touched(
+    converged: Cluster, path: str, value: object, prefill: int, decode: int
+) -> None:
+    first = uids(converged.settled_pods())
+    converged.configure(path, value)
+    converged.up()
+    grown = converged.settled_pods()
+    assert uids(grown).items() >= first.items()
+    assert all(is_ready(pod) for pod in grown.values()), "up returned before every pod was ready"
+    roles = [pod["metadata"]["labels"]["modelserving.volcano.sh/role"] for pod in grown.values()]
+    assert (roles.count("prefill"), roles.count("decode")) == (prefill, decode)
+    converged.wait_until_paired(prefill, decode)
+    for _ in range(6):  # several, because the router spreads them; each must stay inside its group
+        assert converged.ask()[1].failures == ()
+    converged.up("--expect-no-changes")
+
+    converged.configure(path, 1 if path == GROUPS else "1P1D")
+    converged.up()
+    converged.wait_until_paired(1, 1)
+    left = uids(converged.settled_pods())
+    assert len(left) == 2
+    assert left.items() <= uids(grown).items()
+    untouched = {name: uid for name, uid in first.items() if ("decode" if prefill > decode else "prefill") in name}
+    if path == RATIO:
+        assert untouched.items() <= left.items()
+    assert converged.ask()[1].failures == ()
+
+
+def test_engines_of_two_groups_never_exchange_kv_and_never_share_an_engine_id(converged: Cluster) -> None:
+    converged.configure(GROUPS, 2)
+    converged.up()
+    converged.wait_until_paired(2, 2)
+    pairs = [converged.ask()[1] for _ in range(20)]
+    assert [pair.failures for pair in pairs if pair.failures] == []
+    hops = [hop for pair in pairs for hop in (pair.prefill, pair.decode) if hop]
+    assert len({hop.group for hop in hops}) == 2, "twenty requests reached one group only"
+    ids = {hop.record["engine_id"]: hop.pod for hop in hops}
+    assert len(ids) == len(set(ids.values())) == len({hop.pod for hop in hops})
+
+
+def test_an_edit_of_a_script_rolls_the_pods_onto_a_new_config_map_and_removes_the_old_one(converged: Cluster) -> None:
+    def scripts() -> list[str]:
+        found = converged.objects("configmaps", f"--selector=app.kubernetes.io/name={DEPLOYMENT}")
+        return [item["metadata"]["name"] for item in found]
+
+    (before,) = scripts()
+    pods = uids(converged.settled_pods())
+    converged.configure(f"deployments.{DEPLOYMENT}.decode.batching.maxNumSeqs", 24)
+    converged.up()
+    rolled = converged.settled_pods()
+    assert not set(uids(rolled).values()) & set(pods.values())
+    (after,) = scripts()
+    assert after != before
+    mounted = {pod["spec"]["volumes"][0]["configMap"]["name"] for pod in rolled.values()}
+    assert mounted == {after}
+    converged.wait_until_paired(1, 1)
+    assert converged.ask()[1].failures == ()
+
+
+def test_a_setting_of_the_router_reaches_the_running_router(converged: Cluster) -> None:
+    converged.configure("cluster.controlPlane.router.scheduler.prefixCache.topKMatches", 6)
+    converged.up()
+    pods = converged.objects("pods", "--namespace=kthena-system", "--selector=app.kubernetes.io/name=kthena-router")
+    (running,) = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+    name = running["spec"]["volumes"][0]["configMap"]["name"]
+    (mounted,) = [
+        item for item in converged.objects("configmaps", "--namespace=kthena-system") if item["metadata"]["name"] == name
+    ]
+    assert '"topKMatches": 6' in mounted["data"]["routerConfiguration"]
+    converged.wait_until_paired(1, 1)
+    assert converged.ask()[1].failures == ()
+
+
+def test_a_script_that_does_not_start_the_engine_leaves_up_unconverged_and_the_reason_in_the_pod(converged: Cluster) -> None:
+    converged.configure(f"deployments.{DEPLOYMENT}.decode.extraArgs", ["--no-such-flag"])
+    command = ["pulumi", "up", "--yes", "--skip-preview", "--stack", "dev", "--config-file", str(converged.config_file)]
+    with subprocess.Popen(
+        [*command, "--non-interactive"], env=converged.environment, cwd=stacks.ROOT, stdout=subprocess.PIPE, text=True
+    ) as up:
+
+        def crashed() -> dict[str, Any] | None:
+            for name, pod in converged.pods().items():
+                for status in pod["status"].get("containerStatuses", []):
+                    if "decode" in name and status.get("restartCount"):
+                        return pod
+            return None
+
+        pod = until(crashed, 60)
+        assert not is_ready(pod)
+        assert up.poll() is None, "up returned although the engine does not start"
+        logs = converged.local("logs", pod["metadata"]["name"])
+        assert "--no-such-flag" in logs.stdout + logs.stderr
+        up.send_signal(signal.SIGINT)
+        up.communicate(timeout=60)
+    assert up.returncode != 0
+
+
+def test_an_up_that_was_killed_is_taken_up_again_by_the_next_make_up(converged: Cluster) -> None:
+    converged.configure(RATIO, "2P2D")
+    command = ["pulumi", "up", "--yes", "--skip-preview", "--stack", "dev", "--config-file", str(converged.config_file)]
+    with subprocess.Popen(
+        [*command, "--non-interactive"], env=converged.environment, cwd=stacks.ROOT, stdout=subprocess.DEVNULL
+    ) as up:
+        until(lambda: True if len(converged.pods()) > 2 else None, 60)
+        os.kill(up.pid, signal.SIGKILL)
+    again = converged.local("up", "--config-file", str(converged.config_file))
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "released the stack's lock" in again.stderr
+    assert "2P2D" in again.stdout
+    assert "proven" in again.stdout
+    converged.up("--expect-no-changes")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said_path"),
+    [
+        (RATIO, "0P1D", RATIO),
+        (RATIO, "P1D", RATIO),
+        (RATIO, "1P-1D", RATIO),
+        (f"deployments.{DEPLOYMENT}.ratoi", "1P1D", f"deployments.{DEPLOYMENT}.ratoi"),
+        (RATIO, "3P2D", RATIO),
+    ],
+)
+def test_a_mistake_stops_preview_and_up_with_its_path_and_without_a_traceback(
+    converged: Cluster, path: str, value: str, said_path: str
+) -> None:
+    kinds = "modelservings,modelservers,modelroutes,configmaps,pods"
+    before = {item["metadata"]["uid"]: item["metadata"]["resourceVersion"] for item in converged.objects(kinds)}
+    converged.configure(path, value)
+    for done in (converged.pulumi.run("preview", "--stack", "dev", check=False), converged.up(check=False)):
+        said = done.stdout + done.stderr
+        assert done.returncode != 0
+        assert f"kthena-pd:{said_path}: " in said
+        assert "Traceback" not in said
+    after = {item["metadata"]["uid"]: item["metadata"]["resourceVersion"] for item in converged.objects(kinds)}
+    assert after == before
+
+
+def test_a_second_stack_runs_the_second_seed_beside_it(converged: Cluster) -> None:
+    stack = "deepseek-v2-lite"
+    config_file = converged.config_file.with_name(f"Pulumi.{stack}.yaml")
+    config_file.write_text(
+        (stacks.ROOT / config_file.name).read_text().replace("127.0.0.1:8080", f"127.0.0.1:{converged.router_port}")
+    )
+    second = type(converged.pulumi)(converged.state, converged.pulumi.search, config_file)
+    second.select(stack)
+    second.run("up", "--yes", "--skip-preview", "--stack", stack)
+    try:
+        pods = converged.settled_pods("deepseek-v2-lite", "dev")
+        assert pods.keys() == {"deepseek-v2-lite-0-prefill-0-0", "deepseek-v2-lite-0-decode-0-0"}
+        assert all(is_ready(pod) for pod in pods.values())
+        converged.wait_until_paired(1, 1, "deepseek-v2-lite", "dev")
+        assert converged.ask(model="deepseek-ai/DeepSeekV2")[1].failures == ()
+        second.run("up", "--yes", "--skip-preview", "--expect-no-changes", "--stack", stack)
+    finally:
+        second.run("destroy", "--yes", "--skip-preview", "--stack", stack)
+    assert converged.objects("modelservings,modelservers,modelroutes", "--namespace=dev") == []
+    assert converged.ask()[1].failures == ()
+
+
+def test_destroy_leaves_nothing_but_the_cluster_and_up_brings_everything_back(converged: Cluster) -> None:
+    converged.pulumi.run("destroy", "--yes", "--skip-preview", "--stack", "dev")
+    until(lambda: True if not converged.pods() else None, 60)
+    kinds = "modelservings,modelservers,modelroutes,deployments,services,configmaps,serviceaccounts"
+    ours = converged.objects(kinds, "--all-namespaces", "--selector=app.kubernetes.io/managed-by=kthena-pd")
+    ours += converged.objects("clusterroles,clusterrolebindings,namespaces", "--selector=app.kubernetes.io/managed-by=kthena-pd")
+    assert [(item["kind"], item["metadata"]["name"]) for item in ours] == []
+    crds = {item["metadata"]["name"] for item in converged.objects("customresourcedefinitions")}
+    assert "modelservings.workload.serving.volcano.sh" in crds
+    exported = json.loads(converged.pulumi.run("stack", "export", "--stack", "dev").stdout)
+    assert exported["deployment"].get("resources", []) == []
+    converged.up()
+    converged.wait_until_paired(1, 1)
+    assert converged.ask()[1].failures == ()

@@ -1,0 +1,244 @@
+"""Stack file in, checked models or findings out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import catalog
+from rules import RULES, StackError, read
+from rules.finding import dotted
+from tests import stacks
+
+HEAVY = {"parallelism": {"tp": 16}, "batching": {"maxNumBatchedTokens": 8192}}
+
+
+def findings(config: dict[str, Any]) -> list[tuple[str, str]]:
+    """(code, path) of everything that is wrong."""
+    try:
+        read(config)
+    except StackError as error:
+        return [(finding.code, dotted(finding.path)) for finding in error.findings]
+    return []
+
+
+def in_deployment(path: str) -> str:
+    return f"kthena-pd:deployments.deepseekv4-pd{path}"
+
+
+@pytest.mark.parametrize("name", ["dev", "deepseek-v2-lite"])
+def test_the_example_stacks_have_no_findings(name: str) -> None:
+    assert findings(stacks.stack_file(name)) == []
+
+
+@pytest.mark.parametrize("recipe", catalog.recipe_names())
+def test_a_recipe_alone_is_a_whole_deployment(recipe: str) -> None:
+    assert findings(stacks.config(recipe=recipe)) == []
+
+
+@pytest.mark.parametrize(
+    ("written", "prefill", "decode"),
+    [("1P1D", 1, 1), ("2P1D", 2, 1), ("1P2D", 1, 2), ("10P3D", 10, 3), ({"prefill": 2, "decode": 1}, 2, 1)],
+)
+def test_a_ratio_is_read_in_both_ways_of_writing_it(written: Any, prefill: int, decode: int) -> None:
+    config = stacks.config(ratio=written, cluster={"npu": {"family": "A3", "devicePlugin": "cce"}})
+    ratio = read(config).deployments["deepseekv4-pd"].ratio
+    assert (ratio.prefill, ratio.decode) == (prefill, decode)
+    assert str(ratio) == f"{prefill}P{decode}D"
+
+
+@pytest.mark.parametrize("written", ["0P1D", "1P0D", "P1D", "1P", "1P-1D", "1p1d", "1P1D ", "", "01P1D", "1.5P1D"])
+def test_what_is_no_ratio_is_refused_with_an_example(written: str) -> None:
+    with pytest.raises(StackError, match="for example 2P1D") as raised:
+        read(stacks.config(ratio=written))
+    assert [dotted(finding.path) for finding in raised.value.findings] == [in_deployment(".ratio")]
+
+
+@pytest.mark.parametrize(
+    ("edit", "path"),
+    [
+        ({"ratio": 3}, ".ratio"),
+        ({"ratio": {"prefill": 0, "decode": 1}}, ".ratio.prefill"),
+        ({"ratio": {"prefill": 1}}, ".ratio.decode"),
+        ({"groups": 0}, ".groups"),
+        ({"groups": "two"}, ".groups"),
+        ({"prefill": {"parallelism": None}}, ".prefill.parallelism"),
+        ({"prefill": {"parallelism": {"tp": 0}}}, ".prefill.parallelism.tp"),
+        ({"decode": 5}, ".decode"),
+        ({"prefill": {"env": {"A": 1}}}, ".prefill.env.A"),
+        ({"traffic": {"timeout": "xyz"}}, ".traffic.timeout"),
+        ({"port": 70000}, ".port"),
+        ({"model": {"weights": {}}}, ".model.weights"),
+        ({"model": {"weights": {"hostPath": "/m/"}}}, ".model.weights.hostPath"),
+        ({"engine": {"version": "latest"}}, ".engine.version"),
+        ({"sharedMemory": "64Gb"}, ".sharedMemory"),
+        ({"name": "x"}, ".name"),
+        ({"recipe": "no-such"}, ".recipe"),
+        ({"prefill": {"extraArgs": ["--ok", 3]}}, ".prefill.extraArgs[1]"),
+    ],
+)
+def test_a_value_of_the_wrong_shape_is_named_by_its_path_in_the_users_file(edit: dict[str, Any], path: str) -> None:
+    assert [found for _, found in findings(stacks.config(**edit))] == [in_deployment(path)]
+
+
+@pytest.mark.parametrize(
+    ("edit", "path", "remedy"),
+    [
+        ({"ratoi": "1P1D"}, ".ratoi", "did you mean ratio?"),
+        ({"prefill": {"paralelism": {}}}, ".prefill.paralelism", "did you mean parallelism?"),
+        ({"decode": {"batching": {"max_num_seqs": 3}}}, ".decode.batching.max_num_seqs", "did you mean maxNumSeqs?"),
+        ({"kvTransfer": {"zzz": 1}}, ".kvTransfer.zzz", "known here: connector, port"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_key_that_was_meant(edit: dict[str, Any], path: str, remedy: str) -> None:
+    with pytest.raises(StackError) as raised:
+        read(stacks.config(**edit))
+    assert f"{in_deployment(path)}: unknown key" in str(raised.value)
+    assert remedy in str(raised.value)
+
+
+def test_a_role_without_parallelism_is_told_what_to_write_and_which_recipes_there_are() -> None:
+    bare = {**catalog.recipe(stacks.RECIPE)}
+    bare["prefill"] = {key: value for key, value in bare["prefill"].items() if key != "parallelism"}
+    with pytest.raises(StackError) as raised:
+        read({"cluster": stacks.CLUSTER, "deployments": {"mine": bare}})
+    assert "kthena-pd:deployments.mine.prefill.parallelism: is missing" in str(raised.value)
+    assert '"tp": 8' in str(raised.value)
+    assert stacks.RECIPE in str(raised.value)
+
+
+def test_every_mistake_is_shown_at_once() -> None:
+    config = stacks.config(ratio="0P1D", groups=0, ratoi=1)
+    config["cluster"] = {"npu": {"family": "A3"}, "sheduler": "volcano"}
+    config["deployments"]["other"] = 3
+    assert len(findings(config)) == 6
+
+
+def test_a_stack_without_a_cluster_or_with_unknown_keys_is_refused() -> None:
+    assert findings({"deployments": {}, "deployment": {}}) == [
+        ("PD001", "kthena-pd:cluster"),
+        ("PD001", "kthena-pd:deployment"),
+    ]
+
+
+def test_what_the_stack_file_says_goes_over_the_recipe_and_the_rest_stays() -> None:
+    deployment = read(stacks.config(decode={"batching": {"maxNumSeqs": 32}})).deployments["deepseekv4-pd"]
+    assert deployment.decode.batching.max_num_seqs == 32
+    assert deployment.decode.batching.max_num_batched_tokens == 144
+    assert deployment.prefill.batching.max_num_seqs == 4
+
+
+def test_downloaded_weights_replace_the_recipes_host_path() -> None:
+    weights = {"download": {"source": "org/model", "cache": {"hostPath": "/cache/model"}}}
+    deployment = read(stacks.config(model={"weights": weights})).deployments["deepseekv4-pd"]
+    assert deployment.model.weights.path == "/cache/model"
+
+
+BROKEN: dict[str, tuple[Callable[[], dict[str, Any]], list[tuple[str, str]]]] = {
+    "npu_family_is_in_the_catalogue": (
+        lambda: stacks.config(cluster={"npu": {"family": "A9", "devicePlugin": "cce"}}),
+        [("PD101", "kthena-pd:cluster.npu.family")],
+    ),
+    "cluster_has_the_npus": (lambda: stacks.config(ratio="3P2D"), [("PD102", in_deployment(".ratio"))]),
+    "connector_is_in_the_engine_release": (
+        lambda: stacks.config(engine={"version": "v0.9.1"}),
+        [("PD201", in_deployment(".engine.version"))],
+    ),
+    "extra_args_repeat_no_derived_flag": (
+        lambda: stacks.config(prefill={"extraArgs": ["--tensor_parallel-size=4"]}),
+        [("PD301", in_deployment(".prefill.extraArgs[0]"))],
+    ),
+    "env_sets_nothing_derived_or_reserved": (
+        lambda: stacks.config(prefill={"env": {"POD_IP": "1"}}, decode={"env": {"GROUP_SIZE": "1"}}),
+        [("PD302", in_deployment(".decode.env.GROUP_SIZE")), ("PD302", in_deployment(".prefill.env.POD_IP"))],
+    ),
+    "pod_names_fit": (
+        lambda: stacks.config("a" * 50),
+        [("PD401", f"kthena-pd:deployments.{'a' * 50}")],
+    ),
+    "namespaces_have_one_owner": (
+        lambda: stacks.config(cluster={"namespaces": ["default", "x", "x", "kthena-system"]}),
+        [("PD402", f"kthena-pd:cluster.namespaces[{index}]") for index in (0, 2, 3)],
+    ),
+    "served_model_has_one_route": (
+        lambda: {
+            "cluster": stacks.CLUSTER,
+            "deployments": {name: {"recipe": stacks.RECIPE} for name in ("first", "second")},
+        },
+        [("PD403", "kthena-pd:deployments.second.model.served")],
+    ),
+    "prefill_tp_is_a_multiple_of_decode_tp": (
+        lambda: stacks.config(decode={"parallelism": {"dp": 1, "tp": 16}}),
+        [("PD501", in_deployment(".decode.parallelism.tp"))],
+    ),
+    "batch_holds_every_sequence": (
+        lambda: stacks.config(decode={"batching": {"maxNumBatchedTokens": 47}}),
+        [("PD502", in_deployment(".decode.batching.maxNumBatchedTokens"))],
+    ),
+    "engine_ports_are_disjoint": (lambda: stacks.config(port=9015), [("PD601", in_deployment(".port"))]),
+    "router_ports_differ": (
+        lambda: stacks.config(cluster={"controlPlane": {"router": {"port": 15000}}}),
+        [("PD602", "kthena-pd:cluster.controlPlane.router.debugPort")],
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", BROKEN)
+def test_a_stack_that_breaks_one_rule_has_exactly_its_findings(rule: str) -> None:
+    broken, expected = BROKEN[rule]
+    assert findings(broken()) == expected
+
+
+def test_every_rule_has_a_stack_that_breaks_it() -> None:
+    assert {rule.__name__ for rule in RULES} == BROKEN.keys()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_every_rule_names_its_code_and_its_source(rule: Any) -> None:
+    assert re.search(r"^PD\d{3}\. ", rule.__doc__)
+    assert "Source: " in rule.__doc__ or rule.__name__.startswith(("extra_args", "env_sets"))
+
+
+@pytest.mark.parametrize(
+    ("edit", "fits"),
+    [
+        ({"ratio": "2P2D"}, True),
+        ({"ratio": "3P2D"}, False),
+        ({"groups": 2}, True),
+        ({"groups": 3}, False),
+        # half a server a pod: two share one
+        ({"ratio": "4P4D", "prefill": {"parallelism": {"dp": 1}}, "decode": {"parallelism": {"dp": 4}}}, True),
+        ({"ratio": "5P4D", "prefill": {"parallelism": {"dp": 1}}, "decode": {"parallelism": {"dp": 4}}}, False),
+        # 12 of 16 dies: 4 are left on each server, and no 8 of them on one
+        ({"ratio": "4P1D", "prefill": {"parallelism": {"dp": 3, "tp": 4}}, "decode": {"parallelism": {"dp": 4}}}, False),
+        ({"ratio": "4P4D", "prefill": {"parallelism": {"dp": 3, "tp": 4}}, "decode": {"parallelism": {"dp": 2}}}, True),
+    ],
+)
+def test_pods_must_fit_whole_onto_servers(edit: dict[str, Any], *, fits: bool) -> None:
+    assert ("PD102" not in {code for code, _ in findings(stacks.config(**edit))}) is fits
+
+
+def test_deployments_share_the_servers() -> None:
+    config = stacks.config(ratio="2P1D")
+    config["deployments"]["other"] = {"recipe": stacks.RECIPE, "model": {"served": "other"}}
+    assert findings(config) == [("PD102", "kthena-pd:deployments.other.ratio")]
+
+
+def test_without_a_declared_number_of_servers_capacity_is_not_guessed() -> None:
+    assert findings(stacks.config(ratio="30P20D", cluster={"npu": {"family": "A3", "devicePlugin": "cce"}})) == []
+
+
+@pytest.mark.parametrize(
+    ("edit", "path"),
+    [
+        ({"kvTransfer": {"port": 65530}}, ".kvTransfer.port"),
+        ({"dataParallelRpcPort": 7100}, ".dataParallelRpcPort"),
+        ({"runtimeSidecar": True, "port": 8100}, ".runtimeSidecar"),
+        ({"kvTransfer": {"port": 7090}}, ".port"),
+    ],
+)
+def test_ports_of_one_pod_that_meet_or_overflow_are_refused(edit: dict[str, Any], path: str) -> None:
+    assert findings(stacks.config(**edit)) == [("PD601", in_deployment(path))]
