@@ -101,6 +101,10 @@ class Router(Declaration):
         Literal["ClusterIP", "LoadBalancer"],
         Field(description="a LoadBalancer that nobody gives an address holds `pulumi up` for ten minutes"),
     ] = "ClusterIP"
+    max_surge: Annotated[
+        Literal[0, 1],
+        Field(description="1: a new router serves before an old one ends; 0 where two can't listen side by side"),
+    ] = 1
     api_client: ApiClient = ApiClient()
     access_log: AccessLog = AccessLog()
     drain_timeout: Annotated[Duration, Field(description="how long it lets running requests end at a stop")] = "5m"

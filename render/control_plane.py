@@ -126,7 +126,9 @@ def _image(control_plane: ControlPlane, image: Image) -> str:
     return f"{image.repository}:{image.tag or f'v{control_plane.version}'}"
 
 
-def _workload(control_plane: ControlPlane, name: str, replicas: int, strategy: str, pod: dict[str, Any]) -> dict[str, Any]:
+def _workload(
+    control_plane: ControlPlane, name: str, replicas: int, strategy: dict[str, Any], pod: dict[str, Any]
+) -> dict[str, Any]:
     selector = {"app.kubernetes.io/name": name}
     return {
         "apiVersion": "apps/v1",
@@ -134,7 +136,7 @@ def _workload(control_plane: ControlPlane, name: str, replicas: int, strategy: s
         "metadata": _metadata(control_plane, name),
         "spec": {
             "replicas": replicas,
-            "strategy": {"type": strategy},
+            "strategy": strategy,
             "selector": {"matchLabels": selector},
             "template": {"metadata": {"labels": selector}, "spec": {"serviceAccountName": name} | pod},
         },
@@ -156,8 +158,13 @@ def _controller(control_plane: ControlPlane) -> dict[str, Any]:
         "env": [{"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}],
         "resources": dump(controller.resources),
     }
-    # Recreate: the old controller is gone before the new one starts; two at a time leave ModelServings stuck.
-    return _workload(control_plane, CONTROLLER_NAME, 1, "Recreate", {"containers": [container]})
+    # The old controller ends before the new one starts: two at a time leave ModelServings stuck.
+    return _workload(control_plane, CONTROLLER_NAME, 1, {"type": "Recreate"}, {"containers": [container]})
+
+
+def _rolling(surge: int) -> dict[str, Any]:
+    # Written out and never another type: the API server refuses a change of type while its defaults for this one stay.
+    return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": 1 - surge}}
 
 
 def _router(control_plane: ControlPlane, config: str) -> dict[str, Any]:
@@ -201,7 +208,7 @@ def _router(control_plane: ControlPlane, config: str) -> dict[str, Any]:
         # longer than the drain, so that running requests end before the kubelet kills
         "terminationGracePeriodSeconds": math.ceil(seconds(router.drain_timeout)) + 30,
     }
-    return _workload(control_plane, ROUTER_NAME, router.replicas, "RollingUpdate", pod)
+    return _workload(control_plane, ROUTER_NAME, router.replicas, _rolling(router.max_surge), pod)
 
 
 def _router_service(control_plane: ControlPlane) -> dict[str, Any]:

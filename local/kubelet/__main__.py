@@ -17,7 +17,7 @@ import yaml
 
 from local.api import MERGE, Api, ApiError, Object
 from local.cluster import Cluster
-from local.kubelet import services
+from local.kubelet import devices, services
 from local.kubelet.addresses import Addresses
 from local.kubelet.pods import Node, Pod, clean
 from local.kubelet.probes import Prober
@@ -67,6 +67,7 @@ class Kubelet:
                     self._pods[uid].gone()
                 for pod in found["items"]:
                     self._node.addresses.mark(pod.get("status", {}).get("podIP", ""))
+                    self._node.devices.mark(pod["spec"]["nodeName"], devices.given(pod))
                 for pod in found["items"]:
                     self._observe(pod)
                 self._prune()
@@ -167,7 +168,15 @@ async def main(directory: Path) -> None:
     async with Api.from_kubeconfig(state.kubeconfig) as api:
         hold = socket.create_server(network_holder(cluster.network))
         log.info("this cluster has network %d: %s", cluster.network, hold.getsockname())
-        node = Node(api, state, cluster, Prober(), Addresses(cluster.pod_cidr), (server.hostname or "", str(server.port)))
+        node = Node(
+            api,
+            state,
+            cluster,
+            Prober(),
+            Addresses(cluster.pod_cidr),
+            devices.Devices(),
+            (server.hostname or "", str(server.port)),
+        )
         await Kubelet(node).run(stop)
 
 

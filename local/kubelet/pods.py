@@ -15,9 +15,9 @@ from pathlib import Path
 import httpx
 
 from local import container
-from local.api import STRATEGIC, Api, ApiError, Object
+from local.api import MERGE, STRATEGIC, Api, ApiError, Object
 from local.cluster import Cluster
-from local.kubelet import StartError, volumes
+from local.kubelet import StartError, devices, volumes
 from local.kubelet.addresses import Addresses
 from local.kubelet.containers import RETRY_SECONDS, Container, now
 from local.kubelet.environment import Objects, environment, expand, references
@@ -47,6 +47,7 @@ class Node:
     cluster: Cluster
     prober: Prober
     addresses: Addresses
+    devices: devices.Devices
     server: tuple[str, str]
     """host and port of the API server, as pods get them"""
 
@@ -147,6 +148,7 @@ class Pod:
         if not all(self._is_simulated(one) for one in self._init + self._main):
             for one in self._init + self._main:
                 one.directory.mkdir(parents=True, exist_ok=True)
+            await self._give_devices()
             await self._prepare_volumes()
         sidecars = []
         for one in self._main if self._init else []:
@@ -192,6 +194,20 @@ class Pod:
                 for one in self._init + self._main:
                     one.wait_for("ContainerCreating", str(error))
             await asyncio.sleep(RETRY_SECONDS)
+
+    async def _give_devices(self) -> None:
+        count = devices.wanted(self.object)
+        if not count or devices.given(self.object):
+            return
+        names = devices.names(self._node.devices.take(self.object["spec"]["nodeName"], count))
+        patch = {"metadata": {"uid": self.uid, "annotations": {devices.ANNOTATION: names}}}
+        while True:
+            try:
+                self.object = self._complete(await self._node.api.request("PATCH", self._path, patch, MERGE))
+                return
+            except (httpx.HTTPError, ApiError) as error:  # cancelled when the pod is gone
+                log.info("%s/%s: devices: %s", self.namespace, self.name, error)
+                await asyncio.sleep(RETRY_SECONDS)
 
     async def _objects(self) -> Objects:
         """What the pod refers to, as it is now."""
@@ -287,6 +303,7 @@ class Pod:
         clean(self.directory)
         if not self.object["spec"].get("hostNetwork"):
             self._node.addresses.release(self._address)
+        self._node.devices.release(self.object["spec"]["nodeName"], devices.given(self.object))
         self.published.set()
         self.over.set()
 

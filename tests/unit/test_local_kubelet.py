@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from local.errors import LocalError
-from local.kubelet import StartError, services
+from local.kubelet import StartError, devices, services
 from local.kubelet.addresses import Addresses
 from local.kubelet.containers import Container
 from local.kubelet.environment import environment, expand, field, references
@@ -445,3 +445,28 @@ def test_a_log_that_is_not_there_or_not_clear_is_an_error(
 ) -> None:
     with pytest.raises(LocalError, match=complaint):
         find(pods, name, container=container_name)
+
+
+def test_each_die_is_given_to_one_pod_at_a_time_and_again_when_that_pod_is_gone() -> None:
+    dies = devices.Devices()
+    dies.mark("a", [1])
+    first, second = dies.take("a", 2), dies.take("a", 1)
+    assert (first, second, dies.take("b", 2)) == ([0, 2], [3], [0, 1])
+    dies.release("a", first)
+    assert dies.take("a", 3) == [0, 2, 4]
+
+
+def test_a_pod_says_which_dies_it_has_in_the_device_plugins_annotation() -> None:
+    pod: Json = {"metadata": {"annotations": {devices.ANNOTATION: devices.names([3, 11])}}, "spec": {"containers": []}}
+    assert pod["metadata"]["annotations"] == {"huawei.com/AscendReal": "Ascend910-3,Ascend910-11"}
+    assert devices.given(pod) == [3, 11]
+    assert devices.given({"metadata": {}, "spec": {}}) == []
+
+
+def test_dies_are_counted_over_all_containers_and_all_ascend_resources() -> None:
+    containers = [
+        {"resources": {"limits": {"huawei.com/ascend-1980": "2", "cpu": "8"}}},
+        {"resources": {"limits": {"huawei.com/Ascend910": "1"}}},
+        {},
+    ]
+    assert devices.wanted({"spec": {"containers": containers}}) == 3
