@@ -20,7 +20,6 @@ from models.cluster import Router
 from models.stack import Stack
 from rules import StackError, read
 
-PAIRING_SECONDS = 30
 QUESTION = "Why are prefill and decode separated?"
 
 
@@ -74,7 +73,7 @@ def _up(stack: str, config_file: Path, pods: str | None) -> None:
     declared = _declared(config_file)
     description = cluster.load(pods=pods)
     program = pulumi.find(locate(), _say, config_file)
-    state = control_plane.up(description, _say)
+    control_plane.up(description, _say)
     program.select(stack)
     dead = program.free_dead_lock(stack)
     if dead:
@@ -90,7 +89,7 @@ def _up(stack: str, config_file: Path, pods: str | None) -> None:
         _say("pods are simulated as objects only: there is no engine to answer a chat request")
         return
     for name, deployment in outputs["deployments"].items():
-        _ask(state, name, deployment, outputs["router"])
+        _ask(program, name, deployment, outputs["router"])
     _say(f"done in {time.monotonic() - begin:.1f} s")
     _next_steps(stack, outputs)
 
@@ -125,18 +124,18 @@ def _check_router_ports(router: Router, program: pulumi.Pulumi) -> None:
 
 
 def _router_is_ready(program: pulumi.Pulumi) -> bool:
-    query = "get deployment kthena-router --namespace=kthena-system --output=jsonpath={.status.readyReplicas}"
-    environment = {**os.environ, **program.variables}
-    said = subprocess.run(["kubectl", *query.split()], env=environment, capture_output=True, text=True, check=False)
-    return said.stdout.isdigit()
+    query = "get deployments --namespace=kthena-system --selector=app.kubernetes.io/name=kthena-router"
+    return "1" in program.kubectl(*query.split(), "--output=jsonpath={.items[*].status.readyReplicas}")
 
 
-def _ask(state: State, name: str, deployment: dict[str, object], router: dict[str, object]) -> None:
+def _ask(program: pulumi.Pulumi, name: str, deployment: dict[str, object], router: dict[str, object]) -> None:
     prefill, decode = (int(count) * int(str(deployment["groups"])) for count in str(deployment["ratio"])[:-1].split("P"))
     debug_url = f"http://127.0.0.1:{router['debugPort']}"
-    chat.wait_until_paired(debug_url, str(deployment["namespace"]), name, prefill, decode, PAIRING_SECONDS)
+    namespace = str(deployment["namespace"])
+    if chat.pair(debug_url, namespace, name, prefill, decode, lambda: program.touch_pods(namespace, name)):
+        _say(f"the router had started without sorting the pods of {name} (a defect of Kthena v1.0.0): it was told again")
     answer = chat.chat(str(router["url"]), str(deployment["servedModel"]), QUESTION)
-    evidence = chat.kv_evidence(state.pods, answer.request_id)
+    evidence = chat.kv_evidence(program.state.pods, answer.request_id)
     print(f"\n{name}: {deployment['groups']} x ({deployment['ratio']})\n{chat.explain(answer, evidence)}\n", flush=True)
     if not evidence.proven:
         raise LocalError("the answer came without proof that KV cache went from prefill to decode")

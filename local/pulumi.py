@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ class Pulumi:
             (self.state.pulumi / directory).mkdir(parents=True, exist_ok=True)
         config = ["--config-file", str(self.config_file)] if self.config_file and _takes_config(arguments) else []
         interactive = not capture and sys.stdout.isatty()
-        command = [*arguments, *config, *([] if interactive else ["--non-interactive"])]
+        command = [arguments[0], *config, *([] if interactive else ["--non-interactive"]), *arguments[1:]]
         done = subprocess.run(
             ["pulumi", *command],
             cwd=CHECKOUT,
@@ -84,6 +85,24 @@ class Pulumi:
         """Outputs of the last ``up``."""
         found: dict[str, Any] = json.loads(self.run("stack", "output", "--json", "--stack", stack).stdout)
         return found
+
+    def kubectl(self, *arguments: str) -> str:
+        """What ``kubectl ARGUMENTS`` prints.
+
+        Raises:
+            LocalError: it failed.
+        """
+        environment = {**os.environ, **self.variables}
+        done = subprocess.run(["kubectl", *arguments], env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise LocalError(f"kubectl {' '.join(arguments)} failed: {done.stderr.strip()}")
+        return done.stdout
+
+    def touch_pods(self, namespace: str, model_serving: str) -> None:
+        """Change the objects of a ModelServing's pods, so that who watches them hears of them again."""
+        selector = f"--selector=modelserving.volcano.sh/name={model_serving}"
+        annotation = f"kthena-pd/touched={time.time():.0f}"
+        self.kubectl("annotate", "pods", "--overwrite", f"--namespace={namespace}", selector, annotation)
 
     def free_dead_lock(self, stack: str) -> list[int]:
         """Release the stack's lock where its holder on this machine is dead, and end what that left running.
@@ -178,9 +197,12 @@ def _orphans(home: Path) -> list[int]:
         try:
             parent = process.joinpath("stat").read_text().rpartition(")")[2].split()[1]
             environment = process.joinpath("environ").read_bytes().split(b"\0")
+            words = process.joinpath("cmdline").read_text().split("\0")
         except OSError:
             continue  # it ended meanwhile, or belongs to somebody else
-        if parent == "1" and f"PULUMI_HOME={home}".encode() in environment:
+        # whatever else was started from a shell with this environment, such as the cluster itself, is left alone
+        is_pulumis = any(Path(word).name.startswith(("pulumi-language-", "pulumi-resource-")) for word in words)
+        if parent == "1" and is_pulumis and f"PULUMI_HOME={home}".encode() in environment:
             found.append(int(process.name))
     return found
 

@@ -1,8 +1,8 @@
-"""Services: those of type LoadBalancer get the address of a pod that serves them, and all get Endpoints.
+"""Services: those of type LoadBalancer get the machine's own address, and all get Endpoints.
 
-The pods of this cluster have addresses of the machine itself, so ``http://<address>:<port>`` works from it wherever the
-Service's port is its target port. The API does not allow such addresses in Endpoints, and nothing here reads them; but
-Pulumi waits for the Endpoints of a Service to exist and to hold still. So they exist, and are empty.
+``http://127.0.0.1:<port>`` reaches a pod that listens on all addresses wherever the Service's port is its target port, as
+with Kthena's router. The API does not allow loopback addresses in Endpoints, and nothing here reads them; but Pulumi waits
+for the Endpoints of a Service to exist and to hold still. So they exist, and are empty.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from local.api import Object
+
+LOCALHOST = "127.0.0.1"
 
 
 def wants_address(service: Object) -> bool:
@@ -37,17 +39,13 @@ def current(service: Object) -> str:
 
 
 def address(service: Object, pods: Iterable[Object]) -> str:
-    """Address that ``service`` should have: the one it has while a ready pod has it or none is ready, else another's."""
+    """Address that ``service`` should have: the machine's own once a pod is ready, and from then on for ever."""
     namespace, selector = service["metadata"]["namespace"], service["spec"]["selector"].items()
-    serving = [
-        pod["status"]["podIP"]
-        for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
-        if pod["metadata"]["namespace"] == namespace
-        and selector <= (pod["metadata"].get("labels") or {}).items()
-        and is_ready(pod)
-    ]
-    has = current(service)
-    return has if has in serving or not serving else str(serving[0])
+    serves = any(
+        pod["metadata"]["namespace"] == namespace and selector <= (pod["metadata"].get("labels") or {}).items() and is_ready(pod)
+        for pod in pods
+    )
+    return LOCALHOST if serves else current(service)
 
 
 def is_ready(pod: Object) -> bool:

@@ -52,17 +52,13 @@ class Cluster:
         )
 
     def configure(self, path: str, value: object) -> None:
-        text = value if isinstance(value, str) else json.dumps(value)
-        kind = () if isinstance(value, str | int) else ("--plaintext",)
-        self.pulumi.run("config", "set", "--stack", "dev", "--path", f"kthena-pd:{path}", *kind, text)
+        self.pulumi.run("config", "set", "--stack", "dev", "--path", "--", f"kthena-pd:{path}", str(value))
 
     def up(self, *options: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         return self.pulumi.run("up", "--yes", "--skip-preview", "--stack", "dev", *options, check=check)
 
     def kubectl(self, *arguments: str) -> str:
-        done = subprocess.run(["kubectl", *arguments], env=self.environment, text=True, capture_output=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return self.pulumi.kubectl(*arguments)
 
     def objects(self, kinds: str, *options: str) -> list[dict[str, Any]]:
         items: list[dict[str, Any]] = json.loads(self.kubectl("get", kinds, "--output=json", *options))["items"]
@@ -81,12 +77,15 @@ class Cluster:
 
         return until(remaining, 60)
 
-    def ask(self, *, stream: bool = False, model: str = "deepseek_v4") -> tuple[chat.Answer, chat.Evidence]:
-        answer = chat.chat(f"http://127.0.0.1:{self.router_port}", model, "What is a KV cache?", stream=stream)
+    def ask(
+        self, question: str = "What is a KV cache?", *, stream: bool = False, model: str = "deepseek_v4"
+    ) -> tuple[chat.Answer, chat.Evidence]:
+        answer = chat.chat(f"http://127.0.0.1:{self.router_port}", model, question, stream=stream)
         return answer, chat.kv_evidence(self.state.pods, answer.request_id)
 
     def wait_until_paired(self, prefill: int, decode: int, name: str = DEPLOYMENT, namespace: str = "default") -> None:
-        chat.wait_until_paired(f"http://127.0.0.1:{self.debug_port}", namespace, name, prefill, decode, 30)
+        debug_url = f"http://127.0.0.1:{self.debug_port}"
+        chat.pair(debug_url, namespace, name, prefill, decode, lambda: self.pulumi.touch_pods(namespace, name))
 
 
 def until(probe: Callable[[], T | None], seconds: float) -> T:
