@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -100,6 +101,8 @@ Deploy = Callable[..., tuple[Any, Recording]]
 def deploy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Deploy]:
     """``deploy(build)`` runs ``build`` under mocks; all is registered and every output resolved when it returns."""
     monkeypatch.setenv("PULUMI_ERROR_OUTPUT_STRING", "true")
+    loop = asyncio.new_event_loop()  # Pulumi takes the thread's loop, and a test that used asyncio.run has left none
+    asyncio.set_event_loop(loop)
 
     def run_under_mocks(
         build: Callable[[], T],
@@ -124,3 +127,5 @@ def deploy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Deploy]:
 
     yield run_under_mocks
     gc.collect()  # failed futures of a failing test are reported here, not in the middle of another
+    asyncio.set_event_loop(None)
+    loop.close()

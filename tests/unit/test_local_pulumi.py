@@ -19,10 +19,10 @@ def orphan(tmp_path: Path) -> Iterator[dict[str, int]]:
     pids: dict[str, int] = {}
     for name in ("pulumi-resource-kubernetes", "kube-apiserver"):
         program = tmp_path / name
-        program.write_text("#!/bin/bash\nread -r _ < <(sleep 60)\n")
+        program.write_text("#!/bin/bash\nwhile sleep 60; do :; done\n")
         program.chmod(0o755)
         left_behind = subprocess.run(
-            ["bash", "-c", f"setsid {program} >/dev/null & echo $!"],
+            ["bash", "-c", f"setsid {program} >/dev/null 2>&1 </dev/null & echo $!"],
             env={**os.environ, "PULUMI_HOME": str(tmp_path / "home")},
             capture_output=True,
             text=True,
