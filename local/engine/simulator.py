@@ -55,7 +55,7 @@ def start(engine: Engine, port: int, log: Path) -> subprocess.Popen[bytes]:
     with log.open("wb") as output:
         return subprocess.Popen(
             [PROGRAM, *arguments(engine, port)],
-            env={**environment, "GOMAXPROCS": "2"},
+            env={**environment, "GOMAXPROCS": "2", "GOMEMLIMIT": "128MiB"},
             stdout=output,
             stderr=subprocess.STDOUT,
             preexec_fn=die_with_parent,  # noqa: PLW1509  # no thread has started yet
