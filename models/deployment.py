@@ -14,7 +14,7 @@ RoleName = Literal["prefill", "decode"]
 ROLES: tuple[RoleName, ...] = ("prefill", "decode")
 """In the order in which they stand in the ModelServing: the order is part of Kthena's revision hash"""
 
-_RATIO = re.compile(r"([1-9]\d*)P([1-9]\d*)D")
+RATIO = re.compile(r"([1-9]\d*)P([1-9]\d*)D")
 
 
 class Ratio(Declaration):
@@ -28,7 +28,7 @@ class Ratio(Declaration):
     def _from_shorthand(cls, value: Any) -> Any:
         if not isinstance(value, str):
             return value
-        found = _RATIO.fullmatch(value)
+        found = RATIO.fullmatch(value)
         if not found:
             raise ValueError(
                 f"{value!r} is not a ratio; write <prefill>P<decode>D with both numbers at least 1, for example 2P1D"

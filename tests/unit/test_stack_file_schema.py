@@ -1,0 +1,59 @@
+"""The published JSON Schema says what the models say."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from models.schema import FILE, stack_file_schema
+from tests import stacks
+
+VALIDATOR = jsonschema.Draft202012Validator(stack_file_schema())
+
+
+def whole_file(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load((stacks.ROOT / f"Pulumi.{name}.yaml").read_text())
+    return content
+
+
+def test_the_published_schema_is_that_of_the_models() -> None:
+    assert json.loads(FILE.read_text()) == stack_file_schema(), "run `make schema`"
+
+
+@pytest.mark.parametrize("name", ["dev", "deepseek-v2-lite"])
+def test_an_example_stack_fits_the_schema_that_it_names_for_editors(name: str) -> None:
+    first_line = (stacks.ROOT / f"Pulumi.{name}.yaml").read_text().splitlines()[0]
+    assert (stacks.ROOT / first_line.rpartition("=")[2]) == FILE
+    assert [error.message for error in VALIDATOR.iter_errors(whole_file(name))] == []
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"ratio": "0P1D"},
+        {"ratio": {"prefill": 0, "decode": 1}},
+        {"ratoi": "1P1D"},
+        {"groups": 0},
+        {"decode": {"parallelism": {"tp": "two"}}},
+        {"name": "x"},
+        {"kvTransfer": {"connector": "NoSuchConnector"}},
+    ],
+)
+def test_an_editor_marks_what_the_program_would_refuse(edit: dict[str, Any]) -> None:
+    broken = copy.deepcopy(whole_file("dev"))
+    broken["config"]["kthena-pd:deployments"]["deepseekv4-pd"].update(edit)
+    assert not VALIDATOR.is_valid(broken)
+
+
+def test_an_editor_marks_an_unknown_key_of_the_project_and_leaves_other_projects_alone() -> None:
+    broken = whole_file("dev")
+    broken["config"]["kthena-pd:deploymnts"] = {}
+    assert not VALIDATOR.is_valid(broken)
+    fine = whole_file("dev")
+    fine["config"]["pulumi:tags"] = {"owner": "x"}
+    assert VALIDATOR.is_valid(fine)
