@@ -1,16 +1,22 @@
 """The Pulumi program: reads the stack file, checks it, and hands it to the components."""
 
+from pathlib import Path
+
 import pulumi
 from pulumi_kubernetes import Provider
 
 from components import KthenaControlPlane, KthenaControlPlaneArgs, PDDeployment, PDDeploymentArgs
 from components.kubernetes_object import KubernetesObject
 from render import render_namespace
-from rules import StackError, read
+from rules import Source, StackError, read
 
 config = pulumi.Config()
+stack_file = Path(f"Pulumi.{pulumi.get_stack()}.yaml")
 try:
-    stack = read({key: value for key in ("cluster", "deployments") if (value := config.get_object(key)) is not None})
+    stack = read(
+        {key: value for key in ("cluster", "deployments") if (value := config.get_object(key)) is not None},
+        Source(stack_file.name, stack_file.read_text()) if stack_file.exists() else None,
+    )
 except StackError as error:
     raise pulumi.RunError(str(error)) from None
 

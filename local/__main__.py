@@ -18,7 +18,7 @@ from local.errors import LocalError
 from local.state import CHECKOUT, State, is_free, locate
 from models.cluster import Router
 from models.stack import Stack
-from rules import StackError, read
+from rules import Source, StackError, read
 
 QUESTION = "Why are prefill and decode separated?"
 
@@ -100,12 +100,13 @@ def _declared(file: Path) -> Stack:
         there = sorted(path.name.split(".")[1] for path in CHECKOUT.glob("Pulumi.*.yaml"))
         raise LocalError(f"{file.name} does not exist", f"stacks here: {', '.join(there)}")
     try:
-        content = yaml.safe_load(file.read_text()) or {}
-        return read({key.removeprefix(f"{pulumi.PROJECT}:"): value for key, value in content.get("config", {}).items()})
+        text = file.read_text()
+        declared = (yaml.safe_load(text) or {}).get("config") or {}
+        return read({key.removeprefix(f"{pulumi.PROJECT}:"): declared[key] for key in declared}, Source(file.name, text))
     except yaml.YAMLError as error:
         raise LocalError(f"{file.name} is not YAML: {error}") from error
     except StackError as error:
-        raise LocalError(f"{file.name}: {error}") from error
+        raise LocalError(str(error)) from error
 
 
 def _check_router_ports(router: Router, program: pulumi.Pulumi) -> None:

@@ -2,5 +2,6 @@
 
 from rules.check import RULES, check, read
 from rules.finding import Finding, StackError
+from rules.source import Source
 
-__all__ = ["RULES", "Finding", "StackError", "check", "read"]
+__all__ = ["RULES", "Finding", "Source", "StackError", "check", "read"]

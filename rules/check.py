@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import catalog
 from models.stack import Stack
 from rules import capacity, engine, escape_hatch, names, parallelism, ports, shape
-from rules.finding import Finding, StackError
+from rules.finding import Finding, Path, StackError
+from rules.source import Source
 
 Rule = Callable[[Stack], Iterator[Finding]]
 
@@ -28,17 +30,34 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def read(config: Mapping[str, Any]) -> Stack:
+def read(config: Mapping[str, Any], source: Source | None = None) -> Stack:
     """Read ``{"cluster": ..., "deployments": ...}`` as the stack file has it, recipes filled in, and check it.
+
+    Args:
+        config: what the stack file declares
+        source: the file itself, to name the lines of what is wrong
 
     Raises:
         StackError: with all findings. Where the shape is wrong the rules can't run, so only those are in it.
     """
-    stack = shape.parse(config)
-    findings = check(stack)
-    if findings:
-        raise StackError(findings)
+    try:
+        stack = shape.parse(config)
+        findings = check(stack)
+        if findings:
+            raise StackError(findings)
+    except StackError as error:
+        if source is None:
+            raise
+        lines = source.lines(config)
+        raise StackError([_placed(finding, source.name, lines) for finding in error.findings]) from None
     return stack
+
+
+def _placed(finding: Finding, name: str, lines: Mapping[Path, int]) -> Finding:
+    """``finding`` with the line of its path, or of the nearest thing around it that the file has."""
+    around = (finding.path[:length] for length in range(len(finding.path), 0, -1))
+    line = next((lines[path] for path in around if path in lines), None)
+    return finding if line is None else replace(finding, file=name, line=line)
 
 
 def check(stack: Stack) -> list[Finding]:

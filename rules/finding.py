@@ -24,15 +24,21 @@ class Finding:
     problem: str
     remedy: str
 
+    file: str = ""
+    """name of the stack file, where the line is known"""
+    line: int = 0
+    """from 1"""
+
     def __str__(self) -> str:
-        return f"{self.code} {dotted(self.path)}: {self.problem}\n      -> {self.remedy}"
+        place = f"{self.file}:{self.line} " if self.line else ""
+        return f"{self.code} {place}{dotted(self.path)}: {self.problem}\n      -> {self.remedy}"
 
 
 class StackError(Exception):
-    """The stack file can't be deployed as it is; the message shows every finding."""
+    """The stack file can't be deployed as it is; the message shows every finding, in the order of the file."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
-        self.findings = tuple(sorted(findings, key=lambda finding: (str(finding.path), finding.code)))
+        self.findings = tuple(sorted(findings, key=lambda finding: (finding.line, str(finding.path), finding.code)))
         count = len(self.findings)
         heading = f"{count} mistake{'s' if count > 1 else ''} in the stack file; nothing was changed:"
         super().__init__("\n".join([heading, *(f"  {finding}" for finding in self.findings)]))

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import yaml
 
 import catalog
-from rules import RULES, StackError, read
+from rules import RULES, Source, StackError, read
 from rules.finding import dotted
 from tests import stacks
 
@@ -242,3 +243,43 @@ def test_without_a_declared_number_of_servers_capacity_is_not_guessed() -> None:
 )
 def test_ports_of_one_pod_that_meet_or_overflow_are_refused(edit: dict[str, Any], path: str) -> None:
     assert findings(stacks.config(**edit)) == [("PD601", in_deployment(path))]
+
+
+TEXT = """\
+config:
+  pulumi:tags: {}
+  kthena-pd:cluster:
+    npu: {family: A3, devicePlugin: cce}
+  kthena-pd:deployments:
+    mine:
+      recipe: deepseek-v4-flash-w8a8-a3
+      ratio: 0P1D
+      prefill:
+        parallelism: {dp: two}
+        extraArgs:
+          - --fine
+          - 3
+    other:
+      ratio: 1P1D
+"""
+
+
+def places(text: str, config: dict[str, Any]) -> dict[str, tuple[str, int]]:
+    with pytest.raises(StackError) as raised:
+        read(config, Source("Pulumi.x.yaml", text))
+    findings = raised.value.findings
+    assert [finding.line for finding in findings] == sorted(finding.line for finding in findings)
+    return {dotted(finding.path).removeprefix("kthena-pd:deployments."): (finding.file, finding.line) for finding in findings}
+
+
+def test_every_mistake_has_the_line_of_the_users_file_that_is_nearest_to_it() -> None:
+    config = {key.removeprefix("kthena-pd:"): value for key, value in yaml.safe_load(TEXT)["config"].items() if "kthena" in key}
+    found = places(TEXT, config)
+    assert found["mine.ratio"] == ("Pulumi.x.yaml", 8)
+    assert found["mine.prefill.parallelism.dp"] == ("Pulumi.x.yaml", 10)
+    assert found["mine.prefill.extraArgs[1]"] == ("Pulumi.x.yaml", 13)
+    assert found["other.prefill"] == ("Pulumi.x.yaml", 14)  # missing: the deployment that lacks it
+
+
+def test_a_file_that_is_not_what_was_read_gives_no_lines() -> None:
+    assert set(places(TEXT, stacks.config(ratio="0P1D")).values()) == {("", 0)}
