@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help up down clean status logs env test test-unit test-cluster check format lock golden schema
+.PHONY: help up down clean status logs env test test-unit test-cluster check format lock golden schema bench
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,11 +46,14 @@ format: $(READY) ## format
 	@$(VENV)/bin/ruff check --fix .
 	@$(VENV)/bin/ruff format .
 
+bench: $(READY) ## measure on the local cluster against a bare Pulumi program; writes bench/results.md
+	@$(RUN) -m bench.cost
+
 golden: $(READY) ## write what is rendered now as the golden files
 	@$(RUN) -m pytest tests/render --update-golden --quiet
 
 schema: $(READY) ## write the JSON Schema of the stack file
-	@$(RUN) -m models.schema
+	@$(RUN) -m models.schema > schema/stack-file.schema.json
 
 lock: $(READY) ## pin all dependencies anew from requirements.in
 	@$(RUN) -m pip install --quiet uv

@@ -17,11 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from local import pulumi
+from local import control_plane, pulumi
 from local.state import CHECKOUT, locate
 from render import render_deployment
-from rules import read
-from tests import stacks
+from rules import Source, read
 
 RUNS = 5
 HERE = Path(__file__).resolve().parent
@@ -62,7 +61,7 @@ class Program:
 
 def declared(ratio: str) -> dict[str, Any]:
     """Stack dev's deployment under another name, on Kthena as it is."""
-    config = stacks.stack_file("dev")
+    config = Source("", (CHECKOUT / "Pulumi.dev.yaml").read_text()).config
     config["cluster"]["controlPlane"] = {"install": False}
     (deployment,) = config["deployments"].values()
     config["deployments"] = {BENCHED: {**deployment, "ratio": ratio, "model": {"served": BENCHED}}}
@@ -149,17 +148,26 @@ def _wait_for_pods(program: Program) -> None:
     subprocess.run(command, env=program.environment, check=False, capture_output=True)
 
 
-def _memory() -> float:
-    """Proportional memory (PSS) of every process that has this cluster's state directory in its command or environment."""
-    mark, total = str(locate().directory).encode(), 0
+def _memory() -> dict[str, float]:
+    """Proportional memory (PSS, MiB) of the cluster's programs and all that they started, pods among them, by program."""
+    parents = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            ours = mark in process.joinpath("cmdline").read_bytes() or mark in process.joinpath("environ").read_bytes()
-            rollup = process.joinpath("smaps_rollup").read_text() if ours and int(process.name) != os.getpid() else ""
+            parents[int(process.name)] = int(process.joinpath("stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
-            continue  # it ended meanwhile, or is the kernel's
-        total += sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
-    return total / 1024
+            continue  # it has ended
+    found = {component.pid for component in control_plane.status() if component.pid}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    total: dict[str, float] = {}
+    for pid in found:
+        process = Path("/proc", str(pid))
+        rollup = process.joinpath("smaps_rollup").read_text()
+        name = process.joinpath("comm").read_text().strip()
+        total[name] = (
+            total.get(name, 0) + sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")) / 1024
+        )
+    return dict(sorted(total.items(), key=lambda item: -item[1]))
 
 
 def _table(results: dict[str, Any]) -> str:
@@ -175,7 +183,8 @@ def _table(results: dict[str, Any]) -> str:
         lines.append(f"| {row} | {ours:.2f} | {bare:.2f} | {statistics.median(ratios):.2f} |")
     warm = statistics.median(results["warm make up, seconds"])
     memory = results["memory of the local cluster with stack dev, MiB"]
-    lines += ["", f"Warm `make up`: {warm:.1f} s. Local cluster with stack dev: {memory:.0f} MiB.", ""]
+    lines += ["", f"Warm `make up`: {warm:.1f} s. Local cluster with stack dev: {sum(memory.values()):.0f} MiB."]
+    lines += ["", ", ".join(f"{name} {mebibytes:.0f}" for name, mebibytes in memory.items()), ""]
     return "\n".join(lines)
 
 

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from models.base import Declaration
-from models.quantities import Quantity
 
 
 class HostFile(Declaration):
@@ -23,7 +22,6 @@ class NpuFamily(Declaration):
 
     family: str
     dies_per_node: Annotated[int, Field(ge=1, description="what one server offers of the extended resource")]
-    memory_per_die: Quantity
     image_suffix: Annotated[str, Field(description="of vLLM-Ascend's image tag")]
     resource_names: Annotated[dict[str, str], Field(description="device plugin -> extended resource; one unit is one die")]
     mounts: tuple[HostFile, ...]
@@ -55,6 +53,8 @@ class EngineCatalog(Declaration):
     """What depends on the vLLM-Ascend release."""
 
     image: str
+    downloader_image: str
+    runtime_image: str
     connectors: dict[str, Connector]
     legacy_kv_transfer_keys: LegacyKvTransferKeys
     physical_devices: PhysicalDevices

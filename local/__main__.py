@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from local import chat, cluster, control_plane, logs, pulumi
 from local.errors import LocalError
 from local.state import CHECKOUT, State, is_free, locate
-from models.cluster import Router
+from models.cluster import ControlPlane
+from models.deployment import ROLES, Deployment
 from models.stack import Stack
 from rules import Source, StackError, read
 
@@ -79,19 +79,19 @@ def _up(stack: str, config_file: Path, pods: str | None) -> None:
     if dead:
         _say(f"released the stack's lock, which an ended pulumi (pid {dead[0]}) had left")
     if declared.cluster.control_plane.install:
-        _check_router_ports(declared.cluster.control_plane.router, program)
+        _check_router_ports(declared.cluster.control_plane, program)
     _say(f"pulumi up, stack {stack}")
     program.run("up", "--yes", "--skip-preview", "--suppress-progress", "--stack", stack, capture=False)
     if dead:
         program.run("refresh", "--yes", "--clear-pending-creates", "--stack", stack)
-    outputs = program.outputs(stack)
     if description.pods == "simulated":
         _say("pods are simulated as objects only: there is no engine to answer a chat request")
         return
-    for name, deployment in outputs["deployments"].items():
-        _ask(program, name, deployment, outputs["router"])
+    router = program.outputs(stack)["router"]
+    for deployment in declared.deployments.values():
+        _ask(program, deployment, router)
     _say(f"done in {time.monotonic() - begin:.1f} s")
-    _next_steps(stack, outputs)
+    _next_steps(stack, declared)
 
 
 def _declared(file: Path) -> Stack:
@@ -100,50 +100,48 @@ def _declared(file: Path) -> Stack:
         there = sorted(path.name.split(".")[1] for path in CHECKOUT.glob("Pulumi.*.yaml"))
         raise LocalError(f"{file.name} does not exist", f"stacks here: {', '.join(there)}")
     try:
-        text = file.read_text()
-        declared = (yaml.safe_load(text) or {}).get("config") or {}
-        return read({key.removeprefix(f"{pulumi.PROJECT}:"): declared[key] for key in declared}, Source(file.name, text))
+        source = Source(file.name, file.read_text())
+        return read(source.config, source)
     except yaml.YAMLError as error:
         raise LocalError(f"{file.name} is not YAML: {error}") from error
     except StackError as error:
         raise LocalError(str(error)) from error
 
 
-def _check_router_ports(router: Router, program: pulumi.Pulumi) -> None:
+def _check_router_ports(control: ControlPlane, program: pulumi.Pulumi) -> None:
     """Say in advance what would otherwise be a crash loop of the router."""
-    taken = [
-        (key, port) for key, port in (("port", router.port), ("debugPort", router.debug_port)) if not is_free("0.0.0.0", port)
-    ]
-    if not taken or _router_is_ready(program):
-        return
-    key, port = taken[0]
-    raise LocalError(
-        f"port {port} of this machine is in use, and the router is to listen there",
-        "end what listens there, or choose another port: "
-        f"pulumi config set --path 'kthena-pd:cluster.controlPlane.router.{key}' PORT (after eval \"$(make -s env)\")",
+    running = program.kubectl(
+        "get",
+        "deployments",
+        f"--namespace={control.namespace}",
+        "--output=jsonpath={.items[*].spec.template.spec.containers[*].args}",
     )
+    flags = {"port": ("--port", control.router.port), "debugPort": ("--debug-port", control.router.debug_port)}
+    for key, (flag, port) in flags.items():
+        ours = f'"{flag}={port}"' in running
+        if not ours and not is_free("0.0.0.0", port):
+            raise LocalError(
+                f"port {port} of this machine is in use, and the router is to listen there",
+                "end what listens there, or choose another port: "
+                f"pulumi config set --path 'kthena-pd:cluster.controlPlane.router.{key}' PORT (after eval \"$(make -s env)\")",
+            )
 
 
-def _router_is_ready(program: pulumi.Pulumi) -> bool:
-    query = "get deployments --namespace=kthena-system --selector=app.kubernetes.io/name=kthena-router"
-    return "1" in program.kubectl(*query.split(), "--output=jsonpath={.items[*].status.readyReplicas}")
-
-
-def _ask(program: pulumi.Pulumi, name: str, deployment: dict[str, object], router: dict[str, object]) -> None:
-    prefill, decode = (int(count) * int(str(deployment["groups"])) for count in str(deployment["ratio"])[:-1].split("P"))
+def _ask(program: pulumi.Pulumi, deployment: Deployment, router: dict[str, Any]) -> None:
+    prefill, decode = (deployment.groups * deployment.ratio.of(role) for role in ROLES)
     debug_url = f"http://127.0.0.1:{router['debugPort']}"
-    namespace = str(deployment["namespace"])
+    name, namespace = deployment.name, deployment.namespace
     if chat.pair(debug_url, namespace, name, prefill, decode, lambda: program.touch_pods(namespace, name)):
         _say(f"the router had started without sorting the pods of {name} (a defect of Kthena v1.0.0): it was told again")
-    answer = chat.chat(str(router["url"]), str(deployment["servedModel"]), QUESTION)
+    answer = chat.chat(router["url"], deployment.model.served, QUESTION)
     evidence = chat.kv_evidence(program.state.pods, answer.request_id)
-    print(f"\n{name}: {deployment['groups']} x ({deployment['ratio']})\n{chat.explain(answer, evidence)}\n", flush=True)
+    print(f"\n{name}: {deployment.groups} x ({deployment.ratio})\n{chat.explain(answer, evidence)}\n", flush=True)
     if not evidence.proven:
         raise LocalError("the answer came without proof that KV cache went from prefill to decode")
 
 
-def _next_steps(stack: str, outputs: dict[str, dict[str, dict[str, object]]]) -> None:
-    name = next(iter(outputs["deployments"]), "NAME")
+def _next_steps(stack: str, declared: Stack) -> None:
+    name = next(iter(declared.deployments), "NAME")
     print(
         'next      eval "$(make -s env)"      # pulumi and kubectl for this cluster\n'
         f"          pulumi config set --stack {stack} --path 'kthena-pd:deployments.{name}.ratio' 2P1D\n"
@@ -164,16 +162,14 @@ def _clean(state: State) -> None:
 
 
 def _status(state: State) -> None:
-    for component in control_plane.status(state):
+    components = control_plane.status(state)
+    for component in components:
         port = f"127.0.0.1:{component.port}" if component.port else ""
         memory = f"{component.memory / 2**20:5.0f} MiB" if component.pid else ""
         up = f"up {component.uptime:.0f} s" if component.pid else ""
         print(f"{component.name:26}{component.state:10}{component.pid or '':>8}  {memory:>10}  {up:12}{port}")
-    if any(component.name == "kube-apiserver" and component.pid for component in control_plane.status(state)):
-        print()
-        command = ["kubectl", "get", "pods", "--all-namespaces", "--output", "wide"]
-        environment = {**os.environ, **pulumi.find(state, _say).variables}
-        subprocess.run(command, env=environment, check=False)
+    if any(component.name == "kube-apiserver" and component.pid for component in components):
+        print(f"\n{pulumi.find(state, _say).kubectl('get', 'pods', '--all-namespaces', '--output=wide')}", end="")
 
 
 def _logs(state: State, pod: str, container: str | None) -> None:

@@ -19,8 +19,8 @@ from typing import Any
 from local import toolchain
 from local.errors import LocalError
 from local.state import CHECKOUT, State
+from rules.finding import PROJECT
 
-PROJECT = "kthena-pd"
 DOWNLOAD_SECONDS = 120
 
 
@@ -70,7 +70,6 @@ class Pulumi:
             capture_output=capture,
             text=True,
             check=False,
-            executable=shutil.which("pulumi", path=self.variables["PATH"]),
         )
         if check and done.returncode:
             said = f":\n{done.stdout}{done.stderr}" if capture else ", see above"

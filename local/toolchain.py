@@ -27,6 +27,7 @@ from local.errors import LocalError
 
 TOOLS = Path(__file__).resolve().parent.parent / "tools"
 MINIMUM_PULUMI = (3, 200, 0)
+"""older ones are not tried: engine and SDK (requirements.in) should not be more than a year apart"""
 KUBERNETES_PLUGIN = "4.25.0"
 FREE_DISK_FOR_A_COLD_BUILD = 20 * 2**30
 """bytes: about 5 GiB of modules, 12 GiB of compiled packages and 1 GiB of programs (measured)"""
@@ -65,7 +66,7 @@ KTHENA = Tool(
         "github.com/volcano-sh/kthena/cmd/kthena-router",
     ),
     5,
-    assets=("charts/kthena/charts/*/crds/*.yaml", "examples/**/*.yaml"),
+    assets=("charts/kthena/charts/*/crds/*.yaml",),
 )
 CLUSTER_TOOLS = (
     Tool("etcd", "go.etcd.io/etcd/server/v3", ("kthena-pd/tools/etcd",), 0.5),

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, JsonValue, model_validator
 
 from models.base import Declaration
-from models.quantities import DnsLabel, Duration, HostDirectory, Port, Quantity
+from models.quantities import DnsLabel, Duration, EnvName, HostDirectory, Port, PositiveDuration, Quantity
 
 RoleName = Literal["prefill", "decode"]
 ROLES: tuple[RoleName, ...] = ("prefill", "decode")
@@ -97,7 +97,7 @@ class Role(Declaration):
     async_scheduling: bool = False
     speculative: Speculative | None = None
     additional_config: Annotated[dict[str, JsonValue], Field(description="vLLM-Ascend's own settings (--additional-config)")] = {}
-    env: Annotated[dict[str, str], Field(description="environment of the engine, beside what is derived")] = {}
+    env: Annotated[dict[EnvName, str], Field(description="environment of the engine, beside what is derived")] = {}
     extra_args: Annotated[tuple[str, ...], Field(description="more vLLM arguments; a derived one can't be given here")] = ()
     resources: Annotated[
         Resources,
@@ -118,6 +118,7 @@ class Download(Declaration):
 
     source: Annotated[str, Field(min_length=1, description="Hugging Face id, or hf://, ms://, s3://, pvc:// URI")]
     cache: HostPath
+    image: Annotated[str | None, Field(description="whole image reference where it isn't Kthena's downloader")] = None
 
 
 class Weights(Declaration):
@@ -162,7 +163,9 @@ class Model(Declaration):
 class Engine(Declaration):
     """The vLLM-Ascend release; the image tag follows from it and from the NPU family."""
 
-    version: Annotated[str, Field(pattern=r"^v\d+\.\d+\.\d+", description="vLLM-Ascend tag, for example v0.13.0rc3")]
+    version: Annotated[
+        str, Field(pattern=r"^v\d+\.\d+\.\d+(rc\d+|\.post\d+)?$", description="vLLM-Ascend release, for example v0.13.0rc3")
+    ]
     image: Annotated[str | None, Field(description="whole image reference where it isn't the official one")] = None
 
 
@@ -198,7 +201,7 @@ class Readiness(Declaration):
     """Probe budget."""
 
     load_timeout: Annotated[
-        Duration, Field(description="longest time from container start to a loaded model; later is a failure")
+        PositiveDuration, Field(description="longest time from container start to a loaded model; later is a failure")
     ] = "30m"
     termination_grace_period: Annotated[
         Duration, Field(description="longest time a running request may still take when the pod is stopped")
@@ -230,6 +233,7 @@ class Deployment(Declaration):
     ] = None
     shared_memory: Annotated[Quantity, Field(description="size of /dev/shm")] = "16Gi"
     runtime_sidecar: Annotated[bool, Field(description="Kthena's runtime beside each engine, port 8100")] = False
+    runtime_image: Annotated[str | None, Field(description="whole image reference where it isn't Kthena's runtime")] = None
     recovery: Recovery = Recovery()
     traffic: Traffic = Traffic()
     readiness: Readiness = Readiness()

@@ -7,7 +7,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-Port = Annotated[int, Field(ge=1, le=65535)]
+LAST_PORT = 65535
+Port = Annotated[int, Field(ge=1, le=LAST_PORT)]
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
@@ -30,15 +31,27 @@ def _duration(value: str) -> str:
     return value
 
 
+def _positive(value: str) -> str:
+    if seconds(value) <= 0:
+        raise ValueError(f"{value!r} is no time; write for example 30m")
+    return value
+
+
 Duration = Annotated[str, AfterValidator(_duration)]
+PositiveDuration = Annotated[str, AfterValidator(_positive)]
+
+EnvName = Annotated[
+    str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="name of an environment variable, as a shell takes it")
+]
 
 DNS_LABEL = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
-"""RFC 1035 label: what Kubernetes wants of names that become Service names (Kthena makes one per entry pod)"""
+"""RFC 1035 label: what Kthena wants of names that become part of pod and Service names"""
+DNS_LABEL_LENGTH = 63
 DnsLabel = Annotated[
     str,
     Field(
         pattern=DNS_LABEL,
-        max_length=63,
+        max_length=DNS_LABEL_LENGTH,
         description="a DNS label: lower-case letters, digits and dashes, beginning with a letter, at most 63 characters",
     ),
 ]
@@ -49,3 +62,13 @@ HostDirectory = Annotated[
 
 Quantity = Annotated[str, Field(pattern=r"^\d+(\.\d+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$")]
 """Kubernetes resource quantity, for example ``64``, ``500m``, ``700Gi``"""
+
+_MULTIPLES = {"m": 1e-3, "": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18} | {
+    f"{letter}i": 2.0 ** (10 * (power + 1)) for power, letter in enumerate("KMGTPE")
+}
+
+
+def amount(quantity: str) -> float:
+    """A resource quantity as a number: cores, bytes."""
+    digits = quantity.rstrip("mkMGTPEKi")
+    return float(digits) * _MULTIPLES[quantity[len(digits) :]]

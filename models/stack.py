@@ -11,4 +11,4 @@ class Stack(Declaration):
     """What one ``Pulumi.<stack>.yaml`` declares."""
 
     cluster: Cluster
-    deployments: dict[str, Deployment] = {}
+    deployments: dict[str, Deployment]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import dataclass
 from typing import Any
 
 import catalog
@@ -15,49 +14,71 @@ ENGINE_ID = "${GROUP_NAME}_${ROLE_ID}"
 """Expanded by the start script: unique for every role replica of every group"""
 
 
-@dataclass(frozen=True)
-class Argument:
-    """One argument as a start script writes it."""
+class Shell(str):
+    """A value that the start script's shell expands, quoted already."""
 
-    flag: str
-    value: str | None = None
-    """shell text, quoted already"""
-
-    def __str__(self) -> str:
-        return self.flag if self.value is None else f"{self.flag} {self.value}"
+    __slots__ = ()
 
 
-def vllm_arguments(deployment: Deployment, role_name: RoleName) -> tuple[Argument, ...]:
-    """Arguments after ``vllm serve <weights>`` for one role; ``--kv-transfer-config`` is the script's own."""
+Value = Shell | str | int | float | bool | dict[str, Any] | None
+"""True is a flag alone; False and None leave it out; a dict is JSON"""
+
+
+def vllm_arguments(deployment: Deployment, role_name: RoleName) -> list[str]:
+    """Words of shell after ``vllm serve <weights>``, one for each flag with its value."""
+    return [_word(flag, value) for flag, value in _flags(deployment, role_name).items() if value not in (None, False)]
+
+
+def derived_flags(deployment: Deployment, role_name: RoleName) -> frozenset[str]:
+    """Flags that the declaration decides, given or left out: what ``extraArgs`` may not say."""
+    return frozenset(_flags(deployment, role_name))
+
+
+def _flags(deployment: Deployment, role_name: RoleName) -> dict[str, Value]:
     role, model = deployment.role(role_name), deployment.model
-    parallelism = role.parallelism
-    optional: tuple[tuple[str, object], ...] = (
-        ("--max-num-seqs", role.batching.max_num_seqs),
-        ("--enable-expert-parallel", parallelism.expert_parallel),
-        ("--seed", model.seed),
-        ("--quantization", model.quantization),
-        ("--trust-remote-code", model.trust_remote_code),
-        ("--no-disable-hybrid-kv-cache-manager", model.hybrid_kv_cache_manager is True),
-        ("--disable-hybrid-kv-cache-manager", model.hybrid_kv_cache_manager is False),
-        ("--enforce-eager", role.graph == "eager"),
-        ("--async-scheduling", role.async_scheduling),
-        ("--speculative-config", _speculative(deployment, role_name)),
-        ("--compilation-config", _compilation(deployment, role_name)),
-        ("--additional-config", role.additional_config or None),
-    )
-    return (
-        Argument("--served-model-name", shlex.quote(model.served)),
-        Argument("--host", '"$POD_IP"'),
-        Argument("--port", str(deployment.port)),
-        *_data_parallel(deployment, role_name),
-        Argument("--tensor-parallel-size", str(parallelism.tp)),
-        Argument("--max-model-len", str(model.max_model_len)),
-        Argument("--max-num-batched-tokens", str(role.batching.max_num_batched_tokens)),
-        Argument("--gpu-memory-utilization", str(role.gpu_memory_utilization)),
-        Argument("--enable-prefix-caching" if model.prefix_caching else "--no-enable-prefix-caching"),
-        *(_argument(flag, value) for flag, value in optional if value is not None and value is not False),
-        *((Argument("--chat-template", '"$WEIGHTS/' + model.chat_template + '"'),) if model.chat_template else ()),
-    )
+    dp = role.parallelism.dp if role.parallelism.dp > 1 else None
+    hybrid = model.hybrid_kv_cache_manager
+    return {
+        "--served-model-name": model.served,
+        "--host": Shell('"$POD_IP"'),
+        "--port": deployment.port,
+        # Internal data parallelism: one API server a pod, because Kthena's router knows one port a pod.
+        "--data-parallel-size": dp,
+        "--data-parallel-size-local": dp,
+        "--data-parallel-address": dp and Shell('"$POD_IP"'),
+        "--data-parallel-rpc-port": dp and deployment.data_parallel_rpc_port,
+        "--headless": None,
+        "--tensor-parallel-size": role.parallelism.tp,
+        "--pipeline-parallel-size": None,
+        "--enable-expert-parallel": role.parallelism.expert_parallel,
+        "--max-model-len": model.max_model_len,
+        "--max-num-batched-tokens": role.batching.max_num_batched_tokens,
+        "--max-num-seqs": role.batching.max_num_seqs,
+        "--gpu-memory-utilization": role.gpu_memory_utilization,
+        "--enable-prefix-caching": model.prefix_caching,
+        "--no-enable-prefix-caching": not model.prefix_caching,
+        "--disable-hybrid-kv-cache-manager": hybrid is False,
+        "--no-disable-hybrid-kv-cache-manager": hybrid is True,
+        "--enforce-eager": role.graph == "eager",
+        "--compilation-config": _compilation(deployment, role_name),
+        "--async-scheduling": role.async_scheduling,
+        "--speculative-config": _speculative(deployment, role_name),
+        "--quantization": model.quantization,
+        "--chat-template": model.chat_template and Shell(f'"$WEIGHTS/{model.chat_template}"'),
+        "--trust-remote-code": model.trust_remote_code,
+        "--seed": model.seed,
+        "--additional-config": role.additional_config or None,
+        # laid out by the script, where the shell expands the engine id
+        "--kv-transfer-config": Shell('"$KV_TRANSFER_CONFIG"'),
+    }
+
+
+def _word(flag: str, value: Value) -> str:
+    if value is True:
+        return flag
+    if isinstance(value, Shell):
+        return f"{flag} {value}"
+    return f"{flag} {shlex.quote(json.dumps(value) if isinstance(value, dict) else str(value))}"
 
 
 def kv_transfer_config(deployment: Deployment, role_name: RoleName) -> dict[str, Any]:
@@ -72,11 +93,9 @@ def kv_transfer_config(deployment: Deployment, role_name: RoleName) -> dict[str,
     if catalog.before(deployment.engine.version, legacy.until):
         config |= {**legacy.shared, legacy.rank: ROLES.index(role_name)}
     config["kv_connector_extra_config"] = {
-        name: {
-            "dp_size": deployment.role(name).parallelism.dp,
-            "tp_size": deployment.role(name).parallelism.tp,
-        }
+        name: {"dp_size": parallelism.dp, "tp_size": parallelism.tp}
         for name in ROLES
+        for parallelism in (deployment.role(name).parallelism,)
     }
     return config
 
@@ -88,57 +107,6 @@ def tokens_per_decode_step(deployment: Deployment, role_name: RoleName) -> int |
         return None
     drafted = role.speculative.num_speculative_tokens if role.speculative else 0
     return role.batching.max_num_seqs * (drafted + 1)
-
-
-def derived_flags(deployment: Deployment, role_name: RoleName) -> frozenset[str]:
-    """Flags that the declaration decides, given or not: what ``extraArgs`` may not repeat."""
-    given = {argument.flag for argument in vllm_arguments(deployment, role_name)}
-    return frozenset(given | _ALWAYS_DERIVED)
-
-
-_ALWAYS_DERIVED = frozenset(
-    {
-        "--additional-config",
-        "--chat-template",
-        "--compilation-config",
-        "--data-parallel-address",
-        "--data-parallel-rpc-port",
-        "--data-parallel-size",
-        "--data-parallel-size-local",
-        "--disable-hybrid-kv-cache-manager",
-        "--enable-expert-parallel",
-        "--enable-prefix-caching",
-        "--enforce-eager",
-        "--async-scheduling",
-        "--kv-transfer-config",
-        "--max-num-seqs",
-        "--no-disable-hybrid-kv-cache-manager",
-        "--no-enable-prefix-caching",
-        "--quantization",
-        "--seed",
-        "--speculative-config",
-        "--trust-remote-code",
-    }
-)
-
-
-def _argument(flag: str, value: object) -> Argument:
-    if value is True:
-        return Argument(flag)
-    return Argument(flag, shlex.quote(value if isinstance(value, str) else json.dumps(value)))
-
-
-def _data_parallel(deployment: Deployment, role_name: RoleName) -> tuple[Argument, ...]:
-    size = deployment.role(role_name).parallelism.dp
-    if size == 1:
-        return ()
-    # Internal data parallelism: one API server a pod, because Kthena's router knows one port a pod.
-    return (
-        Argument("--data-parallel-size", str(size)),
-        Argument("--data-parallel-size-local", str(size)),
-        Argument("--data-parallel-address", '"$POD_IP"'),
-        Argument("--data-parallel-rpc-port", str(deployment.data_parallel_rpc_port)),
-    )
 
 
 def _speculative(deployment: Deployment, role_name: RoleName) -> dict[str, Any] | None:

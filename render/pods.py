@@ -14,8 +14,6 @@ from models.quantities import seconds
 from render.names import GROUP_LABEL, ROLE_ID_LABEL
 from render.scripts import needs_physical_devices, script_name
 
-DOWNLOADER_IMAGE = "ghcr.io/volcano-sh/downloader"
-RUNTIME_IMAGE = "ghcr.io/volcano-sh/runtime"
 RUNTIME_PORT = 8100
 SCRIPTS = "/scripts"
 _STARTUP_PERIOD = 10
@@ -128,7 +126,7 @@ def _downloader(deployment: Deployment, cluster: Cluster) -> dict[str, Any]:
     path = deployment.model.weights.path
     return {
         "name": "downloader",
-        "image": f"{DOWNLOADER_IMAGE}:v{cluster.control_plane.version}",
+        "image": download.image or f"{catalog.engine().downloader_image}:v{cluster.control_plane.version}",
         "args": ["--source", download.source, "--output-dir", path],
         "volumeMounts": [{"name": "weights", "mountPath": path}],
     }
@@ -137,7 +135,7 @@ def _downloader(deployment: Deployment, cluster: Cluster) -> dict[str, Any]:
 def _runtime(deployment: Deployment, cluster: Cluster) -> dict[str, Any]:
     return {
         "name": "runtime",
-        "image": f"{RUNTIME_IMAGE}:v{cluster.control_plane.version}",
+        "image": deployment.runtime_image or f"{catalog.engine().runtime_image}:v{cluster.control_plane.version}",
         "args": [
             "--port",
             str(RUNTIME_PORT),
@@ -148,9 +146,14 @@ def _runtime(deployment: Deployment, cluster: Cluster) -> dict[str, Any]:
             "--model",
             deployment.model.served,
             "--engine-base-url",
-            f"http://localhost:{deployment.port}",
+            # not localhost: the engine listens on the pod's address only
+            f"http://$(POD_IP):{deployment.port}",
         ],
-        "env": [_from_field("POD_NAME", "metadata.name"), _from_field("NAMESPACE", "metadata.namespace")],
+        "env": [
+            _from_field("POD_IP", "status.podIP"),
+            _from_field("POD_NAME", "metadata.name"),
+            _from_field("NAMESPACE", "metadata.namespace"),
+        ],
         "ports": [{"name": "runtime", "containerPort": RUNTIME_PORT}],
     }
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import catalog
 from models.deployment import Deployment, RoleName
-from render.arguments import ENGINE_ID, Argument, kv_transfer_config, vllm_arguments
+from render.arguments import ENGINE_ID, kv_transfer_config, vllm_arguments
 
 _SCRIPT = Template("""\
 #!/usr/bin/env bash
@@ -102,11 +102,8 @@ def script_name(role_name: RoleName) -> str:
 
 def _script(deployment: Deployment, role_name: RoleName) -> str:
     model = deployment.model
-    arguments = [
-        *vllm_arguments(deployment, role_name),
-        Argument("--kv-transfer-config", '"$KV_TRANSFER_CONFIG"'),
-        *(Argument(shlex.quote(extra)) for extra in deployment.role(role_name).extra_args),
-    ]
+    extra = map(shlex.quote, deployment.role(role_name).extra_args)
+    arguments = [*vllm_arguments(deployment, role_name), *extra]
     needed = ("config.json", *((model.chat_template,) if model.chat_template else ()))
     devices = catalog.engine().physical_devices
     return _SCRIPT.substitute(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import catalog
 from models.deployment import ROLES, Deployment
@@ -38,33 +39,47 @@ def cluster_has_the_npus(stack: Stack) -> Iterator[Finding]:
     nodes = stack.cluster.npu.nodes
     if nodes is None or not fits:
         return
-    free = [dies] * nodes
+    servers = [Server(dies, frozenset()) for _ in range(nodes)]
     for deployment in stack.deployments.values():
+        pods = _pods(deployment)
         for group in range(deployment.groups):
-            if not _place(_pods(deployment), free):
+            placed = _place(pods, servers)
+            if placed is None:
+                free = sum(server.dies for server in servers)
+                alone = " on a server of its own, as they share the host's ports" if deployment.host_network else ""
                 yield Finding(
                     "PD102",
                     in_deployment(deployment, "ratio" if group == 0 else "groups"),
-                    f"group {group} of {deployment.ratio} needs {sum(_pods(deployment))} NPUs in pods of "
-                    f"{' + '.join(map(str, _pods(deployment)))}; the cluster has {nodes} servers of {dies}, "
-                    f"and {sum(free)} NPUs are left for it",
+                    f"group {group} of {deployment.ratio} needs {sum(pod.dies for pod in pods)} NPUs in pods of "
+                    f"{' + '.join(str(pod.dies) for pod in pods)}, each{alone or ' whole on one server'}; "
+                    f"the cluster has {nodes} servers of {dies}, and {free} NPUs are left for it",
                     "lower the ratio, groups or parallelism, or raise kthena-pd:cluster.npu.nodes if there are more servers",
                 )
                 break
+            servers = placed
 
 
-def _pods(deployment: Deployment) -> list[int]:
-    """NPUs of each pod of one group."""
-    return [deployment.role(role).parallelism.npus for role in ROLES for _ in range(deployment.ratio.of(role))]
+@dataclass(frozen=True)
+class Server:
+    """What is left of one server, or what a pod takes of it."""
+
+    dies: int
+    host_ports: frozenset[int]
 
 
-def _place(pods: list[int], free: list[int]) -> bool:
-    """Put pods on servers, largest first, each where it leaves least; ``free`` keeps what is left."""
-    left = list(free)
-    for pod in sorted(pods, reverse=True):
-        candidates = [index for index, npus in enumerate(left) if npus >= pod]
-        if not candidates:
-            return False
-        left[min(candidates, key=left.__getitem__)] -= pod
-    free[:] = left
-    return True
+def _pods(deployment: Deployment) -> list[Server]:
+    """What each pod of one group takes. With the host's network every declared port is a port of the server."""
+    ports = frozenset({deployment.port, deployment.kv_transfer.port} if deployment.host_network else ())
+    return [Server(deployment.role(role).parallelism.npus, ports) for role in ROLES for _ in range(deployment.ratio.of(role))]
+
+
+def _place(pods: list[Server], servers: list[Server]) -> list[Server] | None:
+    """``servers`` after pods were put on them, largest first, each where it leaves least; None if they don't fit."""
+    left = list(servers)
+    for pod in sorted(pods, key=lambda pod: -pod.dies):
+        fitting = [index for index, one in enumerate(left) if one.dies >= pod.dies and not one.host_ports & pod.host_ports]
+        if not fitting:
+            return None
+        best = min(fitting, key=lambda index: left[index].dies)
+        left[best] = Server(left[best].dies - pod.dies, left[best].host_ports | pod.host_ports)
+    return left

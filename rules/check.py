@@ -8,7 +8,7 @@ from typing import Any
 
 import catalog
 from models.stack import Stack
-from rules import capacity, engine, escape_hatch, names, parallelism, ports, shape
+from rules import capacity, engine, escape_hatch, names, parallelism, ports, resources, shape
 from rules.finding import Finding, Path, StackError
 from rules.source import Source
 
@@ -27,6 +27,8 @@ RULES: tuple[Rule, ...] = (
     parallelism.batch_holds_every_sequence,
     ports.engine_ports_are_disjoint,
     ports.router_ports_differ,
+    resources.requests_are_within_limits,
+    resources.shared_memory_is_within_the_memory_limit,
 )
 
 

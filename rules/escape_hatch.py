@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from models.deployment import ROLES
@@ -10,28 +11,55 @@ from render.arguments import derived_flags
 from render.pods import DERIVED_ENV
 from rules.finding import Finding, in_deployment
 
+SHORT_FLAGS = {
+    "-tp": "--tensor-parallel-size",
+    "-dp": "--data-parallel-size",
+    "-dpl": "--data-parallel-size-local",
+    "-dpa": "--data-parallel-address",
+    "-dpp": "--data-parallel-rpc-port",
+    "-pp": "--pipeline-parallel-size",
+    "-ep": "--enable-expert-parallel",
+    "-q": "--quantization",
+    "-cc": "--compilation-config",
+    "-O": "--compilation-config",
+}
 KTHENA_ENV = frozenset({"ENTRY_ADDRESS", "GROUP_SIZE", "WORKER_INDEX"})
 """Set by Kthena in every container, over the user's (v1.0.0 model_serving_controller)"""
 
 
 def extra_args_repeat_no_derived_flag(stack: Stack) -> Iterator[Finding]:
-    """PD301. vLLM takes the last of two equal flags, so one number would stand in two places. vLLM reads _ as - in flags."""
+    """PD301. vLLM takes the last of two equal flags, so one number would stand in two places.
+
+    It reads ``_`` as ``-``, ``--no-X`` as the opposite of ``--X``, ``--X.key=value`` as a part of the JSON of ``--X``, and has
+    short forms. Source: vLLM's FlexibleArgumentParser and engine arguments.
+    """
     for deployment in stack.deployments.values():
         for role in ROLES:
             derived = derived_flags(deployment, role)
             for index, argument in enumerate(deployment.role(role).extra_args):
-                flag = argument.partition("=")[0].replace("_", "-")
-                if flag in derived:
+                flag = _meant(argument)
+                if flag in derived or f"--no-{flag[2:]}" in derived:
                     yield Finding(
                         "PD301",
                         in_deployment(deployment, role, "extraArgs", index),
-                        f"{flag} follows from the declaration",
+                        f"{argument}: {flag} follows from the declaration",
                         "declare it in its own field and leave it out here",
                     )
 
 
+def _meant(argument: str) -> str:
+    """The flag that vLLM understands by a word."""
+    word = argument.partition("=")[0].partition(".")[0].replace("_", "-")
+    word = "-O" if re.fullmatch(r"-O\d*", word) else word
+    flag = SHORT_FLAGS.get(word, word)
+    return f"--{flag.removeprefix('--no-')}" if flag.startswith("--no-") else flag
+
+
 def env_sets_nothing_derived_or_reserved(stack: Stack) -> Iterator[Finding]:
-    """PD302. Kthena replaces its own variables, and the start script sets the derived ones after these."""
+    """PD302. Kthena replaces its own variables, and the start script sets the derived ones after these.
+
+    Source: Kthena v1.0.0 pkg/model-serving-controller; render/scripts.py.
+    """
     for deployment in stack.deployments.values():
         for role in ROLES:
             for name in sorted(deployment.role(role).env.keys() & (DERIVED_ENV | KTHENA_ENV)):

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from models.deployment import ROLES, Deployment
+from models.quantities import DNS_LABEL_LENGTH
 from models.stack import Stack
 from render.names import entry_pod_name
 from rules.finding import Finding, in_deployment
-
-_DNS_LABEL_LENGTH = 63
 
 
 def pod_names_fit(stack: Stack) -> Iterator[Finding]:
@@ -19,12 +18,12 @@ def pod_names_fit(stack: Stack) -> Iterator[Finding]:
             (entry_pod_name(deployment.name, deployment.groups, role, deployment.ratio.of(role)) for role in ROLES),
             key=len,
         )
-        over = len(longest) - _DNS_LABEL_LENGTH
+        over = len(longest) - DNS_LABEL_LENGTH
         if over > 0:
             yield Finding(
                 "PD401",
                 in_deployment(deployment),
-                f"pods would be named {longest}: {len(longest)} characters, at most {_DNS_LABEL_LENGTH} are allowed",
+                f"pods would be named {longest}: {len(longest)} characters, at most {DNS_LABEL_LENGTH} are allowed",
                 f"a name shorter by {over}",
             )
 

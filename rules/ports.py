@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import combinations
 
 from models.deployment import ROLES, Deployment, RoleName
+from models.quantities import LAST_PORT
 from models.stack import Stack
 from render.pods import RUNTIME_PORT
 from rules.finding import Finding, Path, in_deployment
-
-_LAST_PORT = 65535
 
 
 def engine_ports_are_disjoint(stack: Stack) -> Iterator[Finding]:
@@ -18,17 +18,18 @@ def engine_ports_are_disjoint(stack: Stack) -> Iterator[Finding]:
     for deployment in stack.deployments.values():
         found: dict[Path, Finding] = {}
         for role in ROLES:
-            blocks = sorted(_blocks(deployment, role), key=lambda block: block[0].start)
-            for (ports, name, _), (next_ports, next_name, path) in pairwise(blocks):
-                if next_ports.start < ports.stop:
-                    problem = f"{_span(next_ports)} ({next_name}) meets {_span(ports)} ({name}) in one {role} pod"
-                    found.setdefault(
-                        path, Finding("PD601", path, problem, f"a port from {ports.stop} on, or below {ports.start}")
-                    )
-            for ports, name, path in blocks:
-                if ports.stop - 1 > _LAST_PORT:
-                    problem = f"{_span(ports)} ({name}) goes past {_LAST_PORT}"
-                    found.setdefault(path, Finding("PD601", path, problem, f"a port up to {_LAST_PORT + 1 - len(ports)}"))
+            blocks = list(_blocks(deployment, role))
+            for one, other in combinations(blocks, 2):
+                if one.ports.start < other.ports.stop and other.ports.start < one.ports.stop:
+                    # what can be moved is named: the sidecar's port is Kthena's
+                    movable, fixed = (one, other) if other.path[-1] == "runtimeSidecar" else (other, one)
+                    problem = f"{movable} meets {fixed} in one {role} pod"
+                    remedy = f"a port from {fixed.ports.stop} on, or up to {fixed.ports.start - len(movable.ports)}"
+                    found.setdefault(movable.path, Finding("PD601", movable.path, problem, remedy))
+            for block in blocks:
+                if block.ports.stop - 1 > LAST_PORT:
+                    problem, remedy = f"{block} goes past {LAST_PORT}", f"a port up to {LAST_PORT + 1 - len(block.ports)}"
+                    found.setdefault(block.path, Finding("PD601", block.path, problem, remedy))
         yield from found.values()
 
 
@@ -44,18 +45,30 @@ def router_ports_differ(stack: Stack) -> Iterator[Finding]:
         )
 
 
-def _blocks(deployment: Deployment, role: RoleName) -> Iterator[tuple[range, str, Path]]:
-    """What listens in a pod of ``role``: ports, what for, where that is declared."""
-    parallelism, kv_port = deployment.role(role).parallelism, deployment.kv_transfer.port
-    yield range(deployment.port, deployment.port + 1), "API", in_deployment(deployment, "port")
-    kv_path = in_deployment(deployment, "kvTransfer", "port")
-    yield range(kv_port, kv_port + parallelism.npus), "KV side channel", kv_path
+@dataclass(frozen=True)
+class Block:
+    """Ports on which one thing in a pod listens."""
+
+    ports: range
+    purpose: str
+    path: Path
+    """where they are declared"""
+
+    def __str__(self) -> str:
+        first, last = self.ports.start, self.ports.stop - 1
+        return f"{first if first == last else f'{first}-{last}'} ({self.purpose})"
+
+
+def _blocks(deployment: Deployment, role: RoleName) -> Iterator[Block]:
+    """All that listens in a pod of ``role``."""
+    parallelism = deployment.role(role).parallelism
+
+    def block(first: int, count: int, purpose: str, *keys: str) -> Block:
+        return Block(range(first, first + count), purpose, in_deployment(deployment, *keys))
+
+    yield block(deployment.port, 1, "API", "port")
+    yield block(deployment.kv_transfer.port, parallelism.npus, "KV side channel", "kvTransfer", "port")
     if parallelism.dp > 1:
-        rpc = deployment.data_parallel_rpc_port
-        yield range(rpc, rpc + 1), "data-parallel RPC", in_deployment(deployment, "dataParallelRpcPort")
+        yield block(deployment.data_parallel_rpc_port, 1, "data-parallel RPC", "dataParallelRpcPort")
     if deployment.runtime_sidecar:
-        yield range(RUNTIME_PORT, RUNTIME_PORT + 1), "runtime sidecar", in_deployment(deployment, "runtimeSidecar")
-
-
-def _span(ports: range) -> str:
-    return str(ports.start) if len(ports) == 1 else f"{ports.start}-{ports.stop - 1}"
+        yield block(RUNTIME_PORT, 1, "runtime sidecar", "runtimeSidecar")

@@ -26,7 +26,7 @@ def parse(config: Mapping[str, Any]) -> Stack:
         StackError: the shape is wrong.
     """
     findings: list[Finding] = []
-    deployments = config.get("deployments") or {}
+    deployments = config.get("deployments", {})
     declared: dict[str, Any] = {}
     if isinstance(deployments, Mapping):
         for name, deployment in deployments.items():
@@ -43,8 +43,9 @@ def parse(config: Mapping[str, Any]) -> Stack:
                 declared[name] = {**_overlay(recipe, deployment), "name": name}
     else:
         findings.append(Finding(CODE, ("deployments",), "is not a map", "declare a map of deployments by name"))
+    read = {**config, "deployments": declared} if "deployments" in config else config
     try:
-        stack = Stack.model_validate({**config, "deployments": declared})
+        stack = Stack.model_validate(read)
     except ValidationError as error:
         findings.extend(_findings(error, declared))
         raise StackError(findings) from None

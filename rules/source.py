@@ -1,4 +1,4 @@
-"""Where in the stack file something is declared."""
+"""The stack file as text: what of it is the project's own, and on which lines."""
 
 from __future__ import annotations
 
@@ -10,29 +10,42 @@ import yaml
 
 from rules.finding import PROJECT, Path
 
+_PREFIX = f"{PROJECT}:"
+
 
 @dataclass(frozen=True)
 class Source:
-    """A stack file as text."""
+    """A stack file."""
 
     name: str
     """as it is shown, for example ``Pulumi.dev.yaml``"""
     text: str
 
+    @property
+    def config(self) -> dict[str, Any]:
+        """The project's own keys; other projects' and providers' settings are theirs.
+
+        Raises:
+            yaml.YAMLError: it is not YAML.
+        """
+        content = yaml.safe_load(self.text)
+        declared = content.get("config") if isinstance(content, dict) else None
+        if not isinstance(declared, dict):
+            return {}
+        return {key.removeprefix(_PREFIX): value for key, value in declared.items() if str(key).startswith(_PREFIX)}
+
     def lines(self, config: Mapping[str, Any]) -> dict[Path, int]:
         """Line (from 1) of each path; nothing if this text is not what ``config`` was read from."""
+        if self.config != dict(config):
+            return {}
         root = yaml.compose(self.text, Loader=yaml.SafeLoader)
-        declared = (yaml.safe_load(self.text) or {}).get("config") or {}
-        if {key: declared.get(f"{PROJECT}:{key}") for key in config} != dict(config) or root is None:
+        top = next((value for key, value in root.value if key.value == "config"), None) if root else None
+        if top is None:
             return {}
-        top = next((value for key, value in root.value if key.value == "config"), None)
-        if not isinstance(top, yaml.MappingNode):
-            return {}
-        prefix = f"{PROJECT}:"
         return {
-            (path[0].removeprefix(prefix), *path[1:]): line
+            (path[0].removeprefix(_PREFIX), *path[1:]): line
             for path, line in _lines(top)
-            if isinstance(path[0], str) and path[0].startswith(prefix)
+            if isinstance(path[0], str) and path[0].startswith(_PREFIX)
         }
 
 

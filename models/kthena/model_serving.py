@@ -8,6 +8,7 @@ from pydantic import Field
 
 from models.base import Declaration
 from models.kthena.meta import Metadata, PodTemplate
+from models.quantities import DNS_LABEL
 
 IntOrString = int | str
 
@@ -36,7 +37,7 @@ class GangPolicy(Declaration):
 class ServingRole(Declaration):
     """One role: ``replicas`` times (one entry pod and ``worker_replicas`` workers)."""
 
-    name: Annotated[str, Field(max_length=12, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")]
+    name: Annotated[str, Field(max_length=12, pattern=DNS_LABEL)]
     replicas: Annotated[int, Field(ge=0)] | None = None
     worker_replicas: Annotated[int, Field(ge=0)]
     entry_template: PodTemplate

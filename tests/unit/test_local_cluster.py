@@ -8,6 +8,7 @@ import pytest
 
 from local.cluster import Cluster, load, repository
 from local.errors import LocalError
+from tests import stacks
 
 MINIMAL = {"nodes": [{"name": "a3", "count": 2, "capacity": {"cpu": "8"}}]}
 
@@ -107,3 +108,8 @@ def test_a_wrong_switch_names_what_it_could_be() -> None:
 def test_a_missing_description_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(LocalError, match="is missing"):
         load(tmp_path / "none.yaml")
+
+
+def test_the_local_cluster_has_as_many_servers_as_the_example_stacks_count_on() -> None:
+    servers = len(load().nodes)
+    assert {stacks.stack_file(name)["cluster"]["npu"]["nodes"] for name in ("dev", "deepseek-v2-lite")} == {servers}

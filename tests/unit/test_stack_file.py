@@ -75,6 +75,10 @@ def test_what_is_no_ratio_is_refused_with_an_example(written: str) -> None:
         ({"model": {"weights": {}}}, ".model.weights"),
         ({"model": {"weights": {"hostPath": "/m/"}}}, ".model.weights.hostPath"),
         ({"engine": {"version": "latest"}}, ".engine.version"),
+        ({"engine": {"version": "v0.13.0-openeuler"}}, ".engine.version"),
+        ({"readiness": {"loadTimeout": "0s"}}, ".readiness.loadTimeout"),
+        ({"prefill": {"env": {"A B=": "1"}}}, '.prefill.env["A B="]'),
+        ({"deployments": 1}, ".deployments"),
         ({"sharedMemory": "64Gb"}, ".sharedMemory"),
         ({"name": "x"}, ".name"),
         ({"recipe": "no-such"}, ".recipe"),
@@ -179,7 +183,15 @@ BROKEN: dict[str, tuple[Callable[[], dict[str, Any]], list[tuple[str, str]]]] = 
         lambda: stacks.config(decode={"batching": {"maxNumBatchedTokens": 47}}),
         [("PD502", in_deployment(".decode.batching.maxNumBatchedTokens"))],
     ),
-    "engine_ports_are_disjoint": (lambda: stacks.config(port=9015), [("PD601", in_deployment(".port"))]),
+    "engine_ports_are_disjoint": (lambda: stacks.config(port=9015), [("PD601", in_deployment(".kvTransfer.port"))]),
+    "requests_are_within_limits": (
+        lambda: stacks.config(prefill={"resources": {"requests": {"cpu": "189"}}, "env": {}}),
+        [("PD701", in_deployment(".prefill.resources.requests.cpu"))],
+    ),
+    "shared_memory_is_within_the_memory_limit": (
+        lambda: stacks.config(sharedMemory="1800Gi"),
+        [("PD702", in_deployment(".sharedMemory"))],
+    ),
     "router_ports_differ": (
         lambda: stacks.config(cluster={"controlPlane": {"router": {"port": 15000}}}),
         [("PD602", "kthena-pd:cluster.controlPlane.router.debugPort")],
@@ -200,7 +212,7 @@ def test_every_rule_has_a_stack_that_breaks_it() -> None:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_every_rule_names_its_code_and_its_source(rule: Any) -> None:
     assert re.search(r"^PD\d{3}\. ", rule.__doc__)
-    assert "Source: " in rule.__doc__ or rule.__name__.startswith(("extra_args", "env_sets"))
+    assert "Source: " in rule.__doc__
 
 
 @pytest.mark.parametrize(
@@ -213,13 +225,59 @@ def test_every_rule_names_its_code_and_its_source(rule: Any) -> None:
         # half a server a pod: two share one
         ({"ratio": "4P4D", "prefill": {"parallelism": {"dp": 1}}, "decode": {"parallelism": {"dp": 4}}}, True),
         ({"ratio": "5P4D", "prefill": {"parallelism": {"dp": 1}}, "decode": {"parallelism": {"dp": 4}}}, False),
+        # the host's network: they would share its ports
+        (
+            {
+                "ratio": "4P4D",
+                "prefill": {"parallelism": {"dp": 1}},
+                "decode": {"parallelism": {"dp": 4}},
+                "hostNetwork": True,
+            },
+            False,
+        ),
         # 12 of 16 dies: 4 are left on each server, and no 8 of them on one
         ({"ratio": "4P1D", "prefill": {"parallelism": {"dp": 3, "tp": 4}}, "decode": {"parallelism": {"dp": 4}}}, False),
         ({"ratio": "4P4D", "prefill": {"parallelism": {"dp": 3, "tp": 4}}, "decode": {"parallelism": {"dp": 2}}}, True),
     ],
 )
 def test_pods_must_fit_whole_onto_servers(edit: dict[str, Any], *, fits: bool) -> None:
-    assert ("PD102" not in {code for code, _ in findings(stacks.config(**edit))}) is fits
+    assert ("PD102" not in {code for code, _ in findings(stacks.config(**{"hostNetwork": False, **edit}))}) is fits
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "--tensor-parallel-size",
+        "--tensor_parallel_size=4",
+        "-tp",
+        "-tp=4",
+        "--no-async-scheduling",
+        "--no-enforce-eager",
+        "--enforce-eager",
+        "--speculative-config.num_speculative_tokens=3",
+        "--kv-transfer-config.kv_role=kv_both",
+        "-O3",
+        "--headless",
+        "--enable-prefix-caching",
+        "--pipeline-parallel-size=2",
+    ],
+)
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_a_derived_flag_is_refused_in_every_way_of_writing_it(role: str, argument: str) -> None:
+    assert findings(stacks.config(**{role: {"extraArgs": ["--uvicorn-log-level=warning", argument]}})) == [
+        ("PD301", in_deployment(f".{role}.extraArgs[1]"))
+    ]
+
+
+def test_a_stack_file_without_deployments_is_not_taken_for_an_empty_one() -> None:
+    misspelt = {"cluster": stacks.CLUSTER}
+    assert findings(misspelt) == [("PD001", "kthena-pd:deployments")]
+    assert findings({**misspelt, "deployments": {}}) == []
+
+
+def test_settings_of_other_projects_in_the_stack_file_are_theirs() -> None:
+    source = Source("x", "config:\n  kubernetes:context: x\n  kthena-pd:cluster: {a: 1}\n")
+    assert source.config == {"cluster": {"a": 1}}
 
 
 def test_deployments_share_the_servers() -> None:
@@ -237,8 +295,9 @@ def test_without_a_declared_number_of_servers_capacity_is_not_guessed() -> None:
     [
         ({"kvTransfer": {"port": 65530}}, ".kvTransfer.port"),
         ({"dataParallelRpcPort": 7100}, ".dataParallelRpcPort"),
-        ({"runtimeSidecar": True, "port": 8100}, ".runtimeSidecar"),
-        ({"kvTransfer": {"port": 7090}}, ".port"),
+        ({"runtimeSidecar": True, "port": 8100}, ".port"),
+        ({"runtimeSidecar": True, "kvTransfer": {"port": 8090}}, ".kvTransfer.port"),
+        ({"kvTransfer": {"port": 7090}}, ".kvTransfer.port"),
     ],
 )
 def test_ports_of_one_pod_that_meet_or_overflow_are_refused(edit: dict[str, Any], path: str) -> None:

@@ -10,9 +10,10 @@ import jsonschema
 import pytest
 import yaml
 
-from models.schema import FILE, stack_file_schema
+from models.schema import stack_file_schema
 from tests import stacks
 
+FILE = stacks.ROOT / "schema" / "stack-file.schema.json"
 VALIDATOR = jsonschema.Draft202012Validator(stack_file_schema())
 
 
