@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help up down clean status logs env test test-unit test-cluster check format lock golden schema bench
+.PHONY: help up down clean status logs env test test-unit test-cluster check format lock golden docs bench
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,8 +52,9 @@ bench: $(READY) ## measure on the local cluster against a bare Pulumi program; w
 golden: $(READY) ## write what is rendered now as the golden files
 	@$(RUN) -m pytest tests/render --update-golden --quiet
 
-schema: $(READY) ## write the JSON Schema of the stack file
+docs: $(READY) ## write what is generated from the code: the stack file's JSON Schema, the rules' reference
 	@$(RUN) -m models.schema > schema/stack-file.schema.json
+	@$(RUN) -m rules.page > docs/rules.md
 
 lock: $(READY) ## pin all dependencies anew from requirements.in
 	@$(RUN) -m pip install --quiet uv

@@ -16,6 +16,7 @@ try:
     stack = read(
         {key: value for key in ("cluster", "deployments") if (value := config.get_object(key)) is not None},
         Source(stack_file.name, stack_file.read_text()) if stack_file.exists() else None,
+        warn=lambda finding: pulumi.log.warn(str(finding)),
     )
 except StackError as error:
     raise pulumi.RunError(str(error)) from None

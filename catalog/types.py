@@ -49,6 +49,15 @@ class PhysicalDevices(Declaration):
     annotation: Annotated[str, Field(description="pod annotation in which the device plugin names the devices")]
 
 
+class Removed(Declaration):
+    """A setting that release ``since`` and later ones do not read."""
+
+    kind: Literal["env", "additionalConfig"]
+    name: str
+    since: str
+    instead: str
+
+
 class EngineCatalog(Declaration):
     """What depends on the vLLM-Ascend release."""
 
@@ -58,3 +67,4 @@ class EngineCatalog(Declaration):
     connectors: dict[str, Connector]
     legacy_kv_transfer_keys: LegacyKvTransferKeys
     physical_devices: PhysicalDevices
+    removed: tuple[Removed, ...]

@@ -54,7 +54,7 @@ class PDDeployment(pulumi.ComponentResource):
     def __init__(self, name: str, args: PDDeploymentArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         deployment, cluster = args.deployment, args.cluster
         findings = check(Stack(cluster=cluster, deployments={deployment.name: deployment}))
-        if findings:
+        if any(finding.severity == "error" for finding in findings):
             raise pulumi.RunError(str(StackError(findings)))
         super().__init__("kthena-pd:serving:PDDeployment", name, {}, opts)
         rendered = render_deployment(deployment, cluster)

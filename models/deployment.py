@@ -213,6 +213,10 @@ class Deployment(Declaration):
 
     name: DnsLabel
     recipe: Annotated[str | None, Field(description="catalogue entry that everything here overrides")] = None
+    accept: Annotated[
+        dict[Annotated[str, Field(pattern=r"^PD\d{3}$")], Annotated[str, Field(min_length=1)]],
+        Field(description="warnings that are meant: rule code -> reason"),
+    ] = {}
     namespace: DnsLabel = "default"
     engine: Annotated[Engine, Field(examples=[{"version": "v0.13.0rc3"}])]
     model: Annotated[

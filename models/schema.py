@@ -1,4 +1,4 @@
-"""JSON Schema of the stack file, for editors: `make schema` writes what this module prints."""
+"""JSON Schema of the stack file, for editors: `make docs` writes what this module prints."""
 
 from __future__ import annotations
 

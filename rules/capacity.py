@@ -8,21 +8,23 @@ from dataclasses import dataclass
 import catalog
 from models.deployment import ROLES, Deployment
 from models.stack import Stack
-from rules.finding import Finding, in_deployment, one_of
+from rules.finding import Problem, in_deployment, one_of, rule
 
 
-def npu_family_is_in_the_catalogue(stack: Stack) -> Iterator[Finding]:
-    """PD101. The family decides resource name, mounts, image; the device plugin the resource's name. Source: catalog/npu."""
+@rule("PD101", source="catalog/npu")
+def npu_family_is_in_the_catalogue(stack: Stack) -> Iterator[Problem]:
+    """The family decides resource name, mounts, image; the device plugin the resource's name."""
     npu, families = stack.cluster.npu, catalog.npu_families()
     if npu.family not in families:
-        yield Finding("PD101", ("cluster", "npu", "family"), f"no NPU family {npu.family!r}", f"one of {one_of(families)}")
+        yield Problem(("cluster", "npu", "family"), f"no NPU family {npu.family!r}", f"one of {one_of(families)}")
     elif npu.device_plugin not in families[npu.family].resource_names:
         known = one_of(families[npu.family].resource_names)
-        yield Finding("PD101", ("cluster", "npu", "devicePlugin"), f"no device plugin {npu.device_plugin!r}", f"one of {known}")
+        yield Problem(("cluster", "npu", "devicePlugin"), f"no device plugin {npu.device_plugin!r}", f"one of {known}")
 
 
-def cluster_has_the_npus(stack: Stack) -> Iterator[Finding]:
-    """PD102. Pods go whole onto servers; one that finds none stays Pending and `up` waits. Source: Kubernetes scheduling."""
+@rule("PD102", source="Kubernetes scheduling")
+def cluster_has_the_npus(stack: Stack) -> Iterator[Problem]:
+    """Pods go whole onto servers; one that finds none stays Pending and `up` waits."""
     dies = catalog.npu_families()[stack.cluster.npu.family].dies_per_node
     fits = True
     for deployment in stack.deployments.values():
@@ -30,8 +32,7 @@ def cluster_has_the_npus(stack: Stack) -> Iterator[Finding]:
             npus = deployment.role(role).parallelism.npus
             if npus > dies:
                 fits = False
-                yield Finding(
-                    "PD102",
+                yield Problem(
                     in_deployment(deployment, role, "parallelism"),
                     f"dp x tp = {npus} NPUs for one pod, a server of family {stack.cluster.npu.family} has {dies}",
                     f"make dp x tp at most {dies}",
@@ -47,8 +48,7 @@ def cluster_has_the_npus(stack: Stack) -> Iterator[Finding]:
             if placed is None:
                 free = sum(server.dies for server in servers)
                 alone = " on a server of its own, as they share the host's ports" if deployment.host_network else ""
-                yield Finding(
-                    "PD102",
+                yield Problem(
                     in_deployment(deployment, "ratio" if group == 0 else "groups"),
                     f"group {group} of {deployment.ratio} needs {sum(pod.dies for pod in pods)} NPUs in pods of "
                     f"{' + '.join(str(pod.dies) for pod in pods)}, each{alone or ' whole on one server'}; "

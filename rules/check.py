@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import catalog
 from models.stack import Stack
-from rules import capacity, engine, escape_hatch, names, parallelism, ports, resources, shape
-from rules.finding import Finding, Path, StackError
+from rules import capacity, engine, environment, escape_hatch, names, parallelism, ports, recovery, resources, shape
+from rules.finding import Finding, Path, Rule, StackError, in_deployment
 from rules.source import Source
-
-Rule = Callable[[Stack], Iterator[Finding]]
 
 RULES: tuple[Rule, ...] = (
     capacity.npu_family_is_in_the_catalogue,
     capacity.cluster_has_the_npus,
     engine.connector_is_in_the_engine_release,
+    engine.nothing_is_set_that_the_release_no_longer_reads,
+    engine.official_image_is_built_for_the_npu_family,
+    environment.launch_blocking_and_graphs_exclude_each_other,
+    environment.roce_and_pcie_exclude_each_other,
+    environment.visible_devices_are_left_to_the_device_plugin,
     escape_hatch.extra_args_repeat_no_derived_flag,
     escape_hatch.env_sets_nothing_derived_or_reserved,
     names.pod_names_fit,
@@ -25,33 +28,42 @@ RULES: tuple[Rule, ...] = (
     names.served_model_has_one_route,
     parallelism.prefill_tp_is_a_multiple_of_decode_tp,
     parallelism.batch_holds_every_sequence,
+    parallelism.decode_batch_holds_a_full_step,
+    parallelism.captured_graph_is_on_the_grid,
+    parallelism.decode_captures_graphs_and_prefill_does_not,
     ports.engine_ports_are_disjoint,
     ports.router_ports_differ,
+    ports.side_channel_keeps_out_of_the_range_of_mooncake,
+    ports.side_channel_keeps_out_of_the_range_of_hccl,
+    recovery.failed_engines_are_replaced,
     resources.requests_are_within_limits,
     resources.shared_memory_is_within_the_memory_limit,
+    resources.shared_memory_is_enough_for_all_ranks,
 )
 
 
-def read(config: Mapping[str, Any], source: Source | None = None) -> Stack:
+def read(config: Mapping[str, Any], source: Source | None = None, warn: Callable[[Finding], object] = lambda _: None) -> Stack:
     """Read ``{"cluster": ..., "deployments": ...}`` as the stack file has it, recipes filled in, and check it.
 
     Args:
         config: what the stack file declares
         source: the file itself, to name the lines of what is wrong
+        warn: is told each warning of a stack without errors
 
     Raises:
         StackError: with all findings. Where the shape is wrong the rules can't run, so only those are in it.
     """
+    lines = source.lines(config) if source else {}
+    name = source.name if source else ""
     try:
         stack = shape.parse(config)
-        findings = check(stack)
-        if findings:
-            raise StackError(findings)
     except StackError as error:
-        if source is None:
-            raise
-        lines = source.lines(config)
-        raise StackError([_placed(finding, source.name, lines) for finding in error.findings]) from None
+        raise StackError([_placed(finding, name, lines) for finding in error.findings]) from None
+    findings = [_placed(finding, name, lines) for finding in check(stack)]
+    if any(finding.severity == "error" for finding in findings):
+        raise StackError(findings)
+    for finding in findings:
+        warn(finding)
     return stack
 
 
@@ -63,7 +75,26 @@ def _placed(finding: Finding, name: str, lines: Mapping[Path, int]) -> Finding:
 
 
 def check(stack: Stack) -> list[Finding]:
-    """Findings of all rules. An unknown NPU family hides what depends on it."""
+    """Findings of all rules less the accepted warnings. An unknown NPU family hides what depends on it."""
     if stack.cluster.npu.family not in catalog.npu_families():
         return list(capacity.npu_family_is_in_the_catalogue(stack))
-    return [finding for rule in RULES for finding in rule(stack)]
+    found = [finding for rule in RULES for finding in rule(stack)]
+    return [finding for finding in found if not _is_accepted(stack, finding)] + list(_useless_acceptances(stack, found))
+
+
+def _is_accepted(stack: Stack, finding: Finding) -> bool:
+    return finding.severity == "warning" and finding.code in stack.deployments[str(finding.path[1])].accept
+
+
+def _useless_acceptances(stack: Stack, found: Sequence[Finding]) -> Iterator[Finding]:
+    """What is accepted and does not occur, or can't be accepted: left standing, it would hide the next one."""
+    severities = {rule.code: rule.severity for rule in RULES}
+    occurring = {(finding.code, finding.path[1]) for finding in found}
+    for deployment in stack.deployments.values():
+        for code in deployment.accept:
+            path = in_deployment(deployment, "accept", code)
+            if severities.get(code) != "warning":
+                problem = f"{code} is an error, which can't be accepted" if code in severities else f"there is no rule {code}"
+                yield Finding("PD003", path, problem, "leave it out")
+            elif (code, deployment.name) not in occurring:
+                yield Finding("PD003", path, f"there is no {code} here to accept", "leave it out", "warning")

@@ -9,7 +9,7 @@ from models.deployment import ROLES
 from models.stack import Stack
 from render.arguments import derived_flags
 from render.pods import DERIVED_ENV
-from rules.finding import Finding, in_deployment
+from rules.finding import Problem, in_deployment, rule
 
 SHORT_FLAGS = {
     "-tp": "--tensor-parallel-size",
@@ -27,20 +27,19 @@ KTHENA_ENV = frozenset({"ENTRY_ADDRESS", "GROUP_SIZE", "WORKER_INDEX"})
 """Set by Kthena in every container, over the user's (v1.0.0 model_serving_controller)"""
 
 
-def extra_args_repeat_no_derived_flag(stack: Stack) -> Iterator[Finding]:
-    """PD301. vLLM takes the last of two equal flags, so one number would stand in two places.
+@rule("PD301", source="vLLM's FlexibleArgumentParser and engine arguments")
+def extra_args_repeat_no_derived_flag(stack: Stack) -> Iterator[Problem]:
+    """vLLM takes the last of two equal flags, so one number would stand in two places.
 
     It reads ``_`` as ``-``, ``--no-X`` as the opposite of ``--X``, ``--X.key=value`` as a part of the JSON of ``--X``, and has
-    short forms. Source: vLLM's FlexibleArgumentParser and engine arguments.
-    """
+    short forms."""
     for deployment in stack.deployments.values():
         for role in ROLES:
             derived = derived_flags(deployment, role)
             for index, argument in enumerate(deployment.role(role).extra_args):
                 flag = _meant(argument)
                 if flag in derived or f"--no-{flag[2:]}" in derived:
-                    yield Finding(
-                        "PD301",
+                    yield Problem(
                         in_deployment(deployment, role, "extraArgs", index),
                         f"{argument}: {flag} follows from the declaration",
                         "declare it in its own field and leave it out here",
@@ -55,13 +54,11 @@ def _meant(argument: str) -> str:
     return f"--{flag.removeprefix('--no-')}" if flag.startswith("--no-") else flag
 
 
-def env_sets_nothing_derived_or_reserved(stack: Stack) -> Iterator[Finding]:
-    """PD302. Kthena replaces its own variables, and the start script sets the derived ones after these.
-
-    Source: Kthena v1.0.0 pkg/model-serving-controller; render/scripts.py.
-    """
+@rule("PD302", source="Kthena v1.0.0 pkg/model-serving-controller; render/scripts.py")
+def env_sets_nothing_derived_or_reserved(stack: Stack) -> Iterator[Problem]:
+    """Kthena replaces its own variables, and the start script sets the derived ones after these."""
     for deployment in stack.deployments.values():
         for role in ROLES:
             for name in sorted(deployment.role(role).env.keys() & (DERIVED_ENV | KTHENA_ENV)):
                 owner = "Kthena sets it" if name in KTHENA_ENV else "it follows from the declaration"
-                yield Finding("PD302", in_deployment(deployment, role, "env", name), f"{owner}", "leave it out")
+                yield Problem(in_deployment(deployment, role, "env", name), f"{owner}", "leave it out")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
-from models.deployment import Deployment
+from models.deployment import ROLES, Deployment, Role, RoleName
+from models.stack import Stack
 
 PROJECT = "kthena-pd"
 Path = tuple[str | int, ...]
@@ -15,15 +18,27 @@ Path = tuple[str | int, ...]
 _PLAIN_KEY = re.compile(r"[\w-]+")
 
 
+Severity = Literal["error", "warning"]
+
+
+class Problem(NamedTuple):
+    """What a rule has found."""
+
+    path: Path
+    what: str
+    remedy: str
+    """what would be right"""
+
+
 @dataclass(frozen=True)
 class Finding:
-    """An error: code, place, what is wrong, what would be right."""
+    """A problem with its code and its place."""
 
     code: str
     path: Path
     problem: str
     remedy: str
-
+    severity: Severity = "error"
     file: str = ""
     """name of the stack file, where the line is known"""
     line: int = 0
@@ -31,7 +46,39 @@ class Finding:
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line} " if self.line else ""
-        return f"{self.code} {place}{dotted(self.path)}: {self.problem}\n      -> {self.remedy}"
+        severity = "" if self.severity == "error" else f"{self.severity}: "
+        return f"{self.code} {place}{dotted(self.path)}: {severity}{self.problem}\n      -> {self.remedy}"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule; ``why`` and ``source`` are what its page says."""
+
+    code: str
+    severity: Severity
+    source: str
+    """where the rule is from"""
+    find: Callable[[Stack], Iterator[Problem]]
+
+    @property
+    def name(self) -> str:
+        """The rule as a phrase: what holds where it is kept."""
+        return self.find.__name__.replace("_", " ")
+
+    @property
+    def why(self) -> str:
+        """What goes wrong otherwise."""
+        return inspect.cleandoc(self.find.__doc__ or "")
+
+    def __call__(self, stack: Stack) -> Iterator[Finding]:
+        """Findings of this rule in ``stack``."""
+        for path, what, remedy in self.find(stack):
+            yield Finding(self.code, path, what, remedy, self.severity)
+
+
+def rule(code: str, source: str, severity: Severity = "error") -> Callable[[Callable[[Stack], Iterator[Problem]]], Rule]:
+    """Make a rule of a function; its docstring says what goes wrong where the rule is broken."""
+    return lambda find: Rule(code, severity, source, find)
 
 
 class StackError(Exception):
@@ -39,7 +86,7 @@ class StackError(Exception):
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         self.findings = tuple(sorted(findings, key=lambda finding: (finding.line, str(finding.path), finding.code)))
-        count = len(self.findings)
+        count = sum(finding.severity == "error" for finding in self.findings)
         heading = f"{count} mistake{'s' if count > 1 else ''} in the stack file; nothing was changed:"
         super().__init__("\n".join([heading, *(f"  {finding}" for finding in self.findings)]))
 
@@ -60,6 +107,13 @@ def dotted(path: Path) -> str:
 def in_deployment(deployment: Deployment, *keys: str | int) -> Path:
     """Path of something in one deployment's declaration."""
     return ("deployments", deployment.name, *keys)
+
+
+def roles(stack: Stack) -> Iterator[tuple[Deployment, RoleName, Role]]:
+    """Both roles of every deployment."""
+    for deployment in stack.deployments.values():
+        for name in ROLES:
+            yield deployment, name, deployment.role(name)
 
 
 def one_of(names: Iterable[str]) -> str:

@@ -10,20 +10,23 @@ import pytest
 import yaml
 
 import catalog
-from rules import RULES, Source, StackError, read
+from rules import RULES, Finding, Source, StackError, read
 from rules.finding import dotted
+from rules.page import page
 from tests import stacks
 
 HEAVY = {"parallelism": {"tp": 16}, "batching": {"maxNumBatchedTokens": 8192}}
 
 
 def findings(config: dict[str, Any]) -> list[tuple[str, str]]:
-    """(code, path) of everything that is wrong."""
+    """(code, path) of everything that is wrong, warnings included."""
+    warnings: list[Finding] = []
     try:
-        read(config)
+        read(config, warn=warnings.append)
     except StackError as error:
         return [(finding.code, dotted(finding.path)) for finding in error.findings]
-    return []
+    assert {warning.severity for warning in warnings} <= {"warning"}
+    return [(finding.code, dotted(finding.path)) for finding in warnings]
 
 
 def in_deployment(path: str) -> str:
@@ -192,6 +195,60 @@ BROKEN: dict[str, tuple[Callable[[], dict[str, Any]], list[tuple[str, str]]]] = 
         lambda: stacks.config(sharedMemory="1800Gi"),
         [("PD702", in_deployment(".sharedMemory"))],
     ),
+    "nothing_is_set_that_the_release_no_longer_reads": (
+        lambda: stacks.config(
+            prefill={"env": {"VLLM_USE_V1": "1"}, "additionalConfig": {"torchair_graph_config": {}}},
+            decode={"env": {"VLLM_ASCEND_ENABLE_FLASHCOMM1": "1"}},  # still read by 0.13
+        ),
+        [
+            ("PD202", in_deployment(".prefill.env.VLLM_USE_V1")),
+            ("PD202", in_deployment(".prefill.additionalConfig.torchair_graph_config")),
+        ],
+    ),
+    "official_image_is_built_for_the_npu_family": (
+        lambda: stacks.config(engine={"image": "quay.io/ascend/vllm-ascend:v0.13.0"}),
+        [("PD203", in_deployment(".engine.image"))],
+    ),
+    "launch_blocking_and_graphs_exclude_each_other": (
+        lambda: stacks.config(**{role: {"env": {"ASCEND_LAUNCH_BLOCKING": "1"}} for role in ("prefill", "decode")}),
+        [("PD303", in_deployment(".decode.env.ASCEND_LAUNCH_BLOCKING"))],
+    ),
+    "roce_and_pcie_exclude_each_other": (
+        lambda: stacks.config(prefill={"env": {"HCCL_INTRA_ROCE_ENABLE": "1", "HCCL_INTRA_PCIE_ENABLE": "1"}}),
+        [("PD304", in_deployment(".prefill.env.HCCL_INTRA_PCIE_ENABLE"))],
+    ),
+    "visible_devices_are_left_to_the_device_plugin": (
+        lambda: stacks.config(decode={"env": {"ASCEND_RT_VISIBLE_DEVICES": "8,9"}}),
+        [("PD305", in_deployment(".decode.env.ASCEND_RT_VISIBLE_DEVICES"))],
+    ),
+    "decode_batch_holds_a_full_step": (
+        lambda: stacks.config(decode={"batching": {"maxNumBatchedTokens": 143}}),
+        [("PD503", in_deployment(".decode.batching.maxNumBatchedTokens"))],
+    ),
+    "captured_graph_is_on_the_grid": (
+        lambda: stacks.config(decode={"batching": {"maxNumSeqs": 20, "maxNumBatchedTokens": 60}}),
+        [("PD504", in_deployment(".decode.batching.maxNumSeqs"))],
+    ),
+    "decode_captures_graphs_and_prefill_does_not": (
+        lambda: stacks.config(decode={"graph": "eager"}),
+        [("PD506", in_deployment(".decode.graph"))],
+    ),
+    "side_channel_keeps_out_of_the_range_of_mooncake": (
+        lambda: stacks.config(kvTransfer={"port": 30000}),
+        [("PD603", in_deployment(".kvTransfer.port"))],
+    ),
+    "side_channel_keeps_out_of_the_range_of_hccl": (
+        lambda: stacks.config(kvTransfer={"port": 59985}),
+        [("PD604", in_deployment(".kvTransfer.port"))],
+    ),
+    "failed_engines_are_replaced": (
+        lambda: stacks.config(recovery={"policy": "None"}),
+        [("PD801", in_deployment(".recovery.policy"))],
+    ),
+    "shared_memory_is_enough_for_all_ranks": (
+        lambda: stacks.config(sharedMemory="15Gi"),
+        [("PD703", in_deployment(".sharedMemory"))],
+    ),
     "router_ports_differ": (
         lambda: stacks.config(cluster={"controlPlane": {"router": {"port": 15000}}}),
         [("PD602", "kthena-pd:cluster.controlPlane.router.debugPort")],
@@ -206,13 +263,47 @@ def test_a_stack_that_breaks_one_rule_has_exactly_its_findings(rule: str) -> Non
 
 
 def test_every_rule_has_a_stack_that_breaks_it() -> None:
-    assert {rule.__name__ for rule in RULES} == BROKEN.keys()
+    assert {rule.find.__name__ for rule in RULES} == BROKEN.keys()
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_every_rule_names_its_code_and_its_source(rule: Any) -> None:
-    assert re.search(r"^PD\d{3}\. ", rule.__doc__)
-    assert "Source: " in rule.__doc__
+def test_every_rule_has_a_code_of_its_own_a_reason_and_a_source() -> None:
+    assert len({rule.code for rule in RULES}) == len(RULES)
+    for rule in RULES:
+        assert re.fullmatch(r"PD\d{3}", rule.code)
+        assert len(rule.why) > 20
+        assert rule.source
+
+
+def test_the_published_reference_of_the_rules_is_that_of_the_code() -> None:
+    assert (stacks.ROOT / "docs" / "rules.md").read_text() == page(), "run `make docs`"
+
+
+def test_a_warning_lets_the_stack_through_and_an_error_beside_it_does_not() -> None:
+    seen: list[Finding] = []
+    read(stacks.config(sharedMemory="1Gi"), warn=seen.append)
+    assert [finding.code for finding in seen] == ["PD703"]
+    with pytest.raises(StackError) as raised:
+        read(stacks.config(sharedMemory="1Gi", port=9000))
+    assert [finding.code for finding in raised.value.findings] == ["PD601", "PD703"]
+    assert str(raised.value).startswith("1 mistake in")
+    assert "PD703 kthena-pd:deployments.deepseekv4-pd.sharedMemory: warning: 1Gi for 16 ranks" in str(raised.value)
+
+
+def test_a_warning_is_accepted_with_a_reason_and_no_longer_shown() -> None:
+    assert findings(stacks.config(sharedMemory="1Gi", accept={"PD703": "measured: 200 MiB are in use"})) == []
+
+
+@pytest.mark.parametrize(
+    ("accept", "said"),
+    [
+        ({"PD703": ""}, ("PD001", ".accept.PD703")),
+        ({"PD703": "because"}, ("PD003", ".accept.PD703")),  # it does not occur
+        ({"PD601": "because"}, ("PD003", ".accept.PD601")),  # an error
+        ({"PD999": "because"}, ("PD003", ".accept.PD999")),  # no such rule
+    ],
+)
+def test_what_can_not_be_accepted_or_does_not_occur_is_said(accept: dict[str, str], said: tuple[str, str]) -> None:
+    assert findings(stacks.config(accept=accept)) == [(said[0], in_deployment(said[1]))]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def whole_file(name: str) -> dict[str, Any]:
 
 
 def test_the_published_schema_is_that_of_the_models() -> None:
-    assert json.loads(FILE.read_text()) == stack_file_schema(), "run `make schema`"
+    assert json.loads(FILE.read_text()) == stack_file_schema(), "run `make docs`"
 
 
 @pytest.mark.parametrize("name", ["dev", "deepseek-v2-lite"])
