@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 .PHONY: help up down clean status logs env test test-unit test-cluster check format lock golden docs bench
 
 help: ## what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { gsub(/\$$\$$/, "$$", $$2); printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 up: $(READY) ## local cluster, `pulumi up` of STACK (dev), an answered chat request; PODS=simulated for pods without engines
 	@$(RUN) -m local up --stack $(STACK) $(if $(PODS),--pods $(PODS))
@@ -23,7 +23,7 @@ clean: $(READY) ## stop the local cluster and forget its objects, Pulumi state a
 status: $(READY) ## what runs
 	@$(RUN) -m local status
 
-logs: $(READY) ## log of a pod: make logs POD=deepseekv4-pd-0-prefill-0-0
+logs: $(READY) ## log of a pod, or of a program of the cluster: make logs POD=deepseekv4-pd-0-prefill-0-0
 	@$(RUN) -m local logs $(if $(POD),$(POD),$(error say which pod: make logs POD=NAME, names are in `make status`))
 
 env: $(READY) ## exports for plain pulumi and kubectl: eval "$$(make -s env)"

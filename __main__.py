@@ -1,25 +1,38 @@
 """The Pulumi program: reads the stack file, checks it, and hands it to the components."""
 
+import sys
 from pathlib import Path
 
 import pulumi
 from pulumi_kubernetes import Provider
 
 from components import KthenaControlPlane, KthenaControlPlaneArgs, PDDeployment, PDDeploymentArgs
+from components.kubeconfig import contexts
 from components.kubernetes_object import KubernetesObject
 from render import render_namespace
-from rules import Source, StackError, read
+from rules import Source, StackError, read, require_context
+
+EXIT_AFTER_A_MESSAGE = 32
+"""tells Pulumi that the user has read what is wrong; any other code makes it add that the program ended with an error"""
 
 config = pulumi.Config()
+prefix = f"{pulumi.get_project()}:"
+# all of the project's keys, so that a misspelt one is found; the two known ones also where a test has set them
+keys = {"cluster", "deployments"} | {
+    key.removeprefix(prefix) for key in pulumi.runtime.get_config_env() if key.startswith(prefix)
+}
 stack_file = Path(f"Pulumi.{pulumi.get_stack()}.yaml")
+source = Source(stack_file.name, stack_file.read_text()) if stack_file.exists() else None
 try:
     stack = read(
-        {key: value for key in ("cluster", "deployments") if (value := config.get_object(key)) is not None},
-        Source(stack_file.name, stack_file.read_text()) if stack_file.exists() else None,
+        {key: value for key in sorted(keys) if (value := config.get_object(key)) is not None},
+        source,
         warn=lambda finding: pulumi.log.warn(str(finding)),
     )
+    require_context(stack, contexts())
 except StackError as error:
-    raise pulumi.RunError(str(error)) from None
+    pulumi.log.error(str(error))
+    sys.exit(EXIT_AFTER_A_MESSAGE)
 
 provider = Provider(
     "kubernetes",
@@ -42,5 +55,5 @@ deployments = {
     )
     for name, deployment in stack.deployments.items()
 }
-pulumi.export("router", {"url": control_plane.router_url, "debugPort": stack.cluster.control_plane.router.debug_port})
+pulumi.export("router", control_plane.router_url)
 pulumi.export("deployments", {name: deployment.summary() for name, deployment in deployments.items()})

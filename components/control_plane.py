@@ -9,8 +9,8 @@ from typing import Any
 import pulumi
 
 from components.kubernetes_object import KubernetesObject, wait_for
-from models.cluster import Cluster, Router
-from render import render_control_plane, router_service_host
+from models.cluster import Cluster, ControlPlane, Router
+from render import ROUTER_NAME, render_control_plane
 
 LOAD_BALANCER_SECONDS = 600
 
@@ -34,32 +34,40 @@ class KthenaControlPlane(pulumi.ComponentResource):
     def __init__(self, name: str, args: KthenaControlPlaneArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("kthena-pd:platform:KthenaControlPlane", name, {}, opts)
         control_plane = args.cluster.control_plane
-        router = control_plane.router
-        host: pulumi.Input[str] = router_service_host(control_plane)
-        previous: list[KubernetesObject] = []
-        for rendered in render_control_plane(args.cluster):
-            kind = rendered["kind"]
-            created = KubernetesObject(
-                # the ConfigMap's own name changes with its content
-                f"{name}-router-config" if kind == "ConfigMap" else f"{name}-{rendered['metadata']['name']}",
-                rendered,
-                pulumi.ResourceOptions(parent=self, depends_on=_waits_for(kind, previous)),
-                annotations=_service_readiness(router) if kind == "Service" else None,
-            )
-            previous.append(created)
-            if kind == "Service" and router.service_type == "LoadBalancer":
-                host = created.status.apply(_load_balancer_host)
+        service = self._install(name, args.cluster) if control_plane.install else self._find_service(name, control_plane)
         self.router_url = (
             pulumi.Output.from_input(control_plane.router_url)
             if control_plane.router_url
-            else pulumi.Output.format("http://{0}:{1}", host, router.port)
+            else pulumi.Output.all(service.spec, service.status).apply(lambda found: _url(control_plane, *found))
         )
         self.register_outputs({"routerUrl": self.router_url})
 
+    def _install(self, name: str, cluster: Cluster) -> KubernetesObject:
+        """Create everything; returns the router's Service."""
+        created: dict[str, KubernetesObject] = {}
+        for rendered in render_control_plane(cluster):
+            kind = rendered["kind"]
+            # Workloads come after all that they use, the rest after the namespace.
+            needed = list(created.values())[: None if kind == "Deployment" else 1]
+            # the ConfigMap's own name changes with its content
+            resource = f"{name}-router-config" if kind == "ConfigMap" else f"{name}-{rendered['metadata']['name']}"
+            created[f"{kind} {resource}"] = KubernetesObject(
+                resource,
+                rendered,
+                pulumi.ResourceOptions(parent=self, depends_on=needed),
+                annotations=_service_readiness(cluster.control_plane.router) if kind == "Service" else None,
+            )
+        return created[f"Service {name}-{ROUTER_NAME}"]
 
-def _waits_for(kind: str, previous: list[KubernetesObject]) -> list[pulumi.Resource]:
-    """Workloads after all that they use; the rest after the namespace."""
-    return [*previous] if kind == "Deployment" else [*previous[:1]]
+    def _find_service(self, name: str, control_plane: ControlPlane) -> KubernetesObject:
+        """The router's Service as whoever installed Kthena made it: looked up, not owned."""
+        metadata = {"name": ROUTER_NAME, "namespace": control_plane.namespace}
+        identity = f"{control_plane.namespace}/{ROUTER_NAME}"
+        return KubernetesObject(
+            f"{name}-{ROUTER_NAME}",
+            {"apiVersion": "v1", "kind": "Service", "metadata": metadata},
+            pulumi.ResourceOptions(parent=self, id=identity),
+        )
 
 
 def _service_readiness(router: Router) -> dict[str, str]:
@@ -68,6 +76,9 @@ def _service_readiness(router: Router) -> dict[str, str]:
     return wait_for(address, LOAD_BALANCER_SECONDS)
 
 
-def _load_balancer_host(status: Mapping[str, Any] | None) -> str:
-    ingress = ((status or {}).get("loadBalancer") or {}).get("ingress") or [{}]
-    return str(ingress[0].get("ip") or ingress[0].get("hostname") or "pending")
+def _url(control_plane: ControlPlane, spec: Mapping[str, Any] | None, status: Mapping[str, Any] | None) -> str:
+    """Where clients reach the Service: its load balancer's address if it has one, else its name inside the cluster."""
+    port = ((spec or {}).get("ports") or [{}])[0].get("port", control_plane.router.port)
+    ingress = (((status or {}).get("loadBalancer") or {}).get("ingress") or [{}])[0]
+    host = ingress.get("ip") or ingress.get("hostname") or f"{ROUTER_NAME}.{control_plane.namespace}.svc"
+    return f"http://{host}:{port:.0f}"

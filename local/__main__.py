@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -58,8 +57,8 @@ def _parser() -> argparse.ArgumentParser:
     command("clean", lambda _: _clean(locate()), "down, and forget objects, Pulumi state and logs")
     command("status", lambda _: _status(locate()), "say what runs")
     command("env", lambda _: _env(locate()), "print exports that point pulumi and kubectl at the cluster")
-    log = command("logs", lambda given: _logs(locate(), given.pod, given.container), "show a pod's log")
-    log.add_argument("pod", help="name, or namespace/name")
+    log = command("logs", lambda given: _logs(locate(), given.pod, given.container), "show the log of a pod or of a program")
+    log.add_argument("pod", help="its name, namespace/name, or a program such as kube-apiserver")
     log.add_argument("container", nargs="?")
     return parser
 
@@ -87,9 +86,10 @@ def _up(stack: str, config_file: Path, pods: str | None) -> None:
     if description.pods == "simulated":
         _say("pods are simulated as objects only: there is no engine to answer a chat request")
         return
-    router = program.outputs(stack)["router"]
+    router_url = program.outputs(stack)["router"]
+    debug_port = program.router_flags(declared.cluster.control_plane.namespace)["--debug-port"]
     for deployment in declared.deployments.values():
-        _ask(program, deployment, router)
+        _ask(program, deployment, router_url, f"http://127.0.0.1:{debug_port}")
     _say(f"done in {time.monotonic() - begin:.1f} s")
     _next_steps(stack, declared)
 
@@ -110,30 +110,23 @@ def _declared(file: Path) -> Stack:
 
 def _check_router_ports(control: ControlPlane, program: pulumi.Pulumi) -> None:
     """Say in advance what would otherwise be a crash loop of the router."""
-    running = program.kubectl(
-        "get",
-        "deployments",
-        f"--namespace={control.namespace}",
-        "--output=jsonpath={.items[*].spec.template.spec.containers[*].args}",
-    )
+    running = program.router_flags(control.namespace)
     flags = {"port": ("--port", control.router.port), "debugPort": ("--debug-port", control.router.debug_port)}
-    for key, (flag, port) in flags.items():
-        ours = f'"{flag}={port}"' in running
-        if not ours and not is_free("0.0.0.0", port):
-            raise LocalError(
-                f"port {port} of this machine is in use, and the router is to listen there",
-                "end what listens there, or choose another port: "
-                f"pulumi config set --path 'kthena-pd:cluster.controlPlane.router.{key}' PORT (after eval \"$(make -s env)\")",
-            )
+    taken = {key: port for key, (flag, port) in flags.items() if running.get(flag) != str(port) and not is_free("0.0.0.0", port)}
+    if taken:
+        raise LocalError(
+            f"the router is to listen on {' and '.join(map(str, taken.values()))}, in use on this machine already",
+            'end what listens there, or choose others, after eval "$(make -s env)":'
+            + "".join(f"\n     pulumi config set --path 'kthena-pd:cluster.controlPlane.router.{key}' PORT" for key in taken),
+        )
 
 
-def _ask(program: pulumi.Pulumi, deployment: Deployment, router: dict[str, Any]) -> None:
+def _ask(program: pulumi.Pulumi, deployment: Deployment, router_url: str, debug_url: str) -> None:
     prefill, decode = (deployment.groups * deployment.ratio.of(role) for role in ROLES)
-    debug_url = f"http://127.0.0.1:{router['debugPort']}"
     name, namespace = deployment.name, deployment.namespace
     if chat.pair(debug_url, namespace, name, prefill, decode, lambda: program.touch_pods(namespace, name)):
         _say(f"the router had started without sorting the pods of {name} (a defect of Kthena v1.0.0): it was told again")
-    answer = chat.chat(router["url"], deployment.model.served, QUESTION)
+    answer = chat.chat(router_url, deployment.model.served, QUESTION)
     evidence = chat.kv_evidence(program.state.pods, answer.request_id)
     print(f"\n{name}: {deployment.groups} x ({deployment.ratio})\n{chat.explain(answer, evidence)}\n", flush=True)
     if not evidence.proven:
@@ -169,10 +162,15 @@ def _status(state: State) -> None:
         up = f"up {component.uptime:.0f} s" if component.pid else ""
         print(f"{component.name:26}{component.state:10}{component.pid or '':>8}  {memory:>10}  {up:12}{port}")
     if any(component.name == "kube-apiserver" and component.pid for component in components):
-        print(f"\n{pulumi.find(state, _say).kubectl('get', 'pods', '--all-namespaces', '--output=wide')}", end="")
+        query = "get pods --all-namespaces --output=wide --request-timeout=5s"
+        print(f"\n{pulumi.find(state, _say).kubectl(*query.split())}", end="")
 
 
 def _logs(state: State, pod: str, container: str | None) -> None:
+    component = state.logs / f"{pod}.log"
+    if pod in control_plane.COMPONENTS and component.exists():
+        print(component.read_text(errors="replace"), end="")
+        return
     namespace, _, name = pod.rpartition("/")
     for log in logs.find(state.pods, name, namespace or None, container):
         print(f"==> {log.namespace}/{log.pod} {log.container}", flush=True)

@@ -97,6 +97,13 @@ class Pulumi:
             raise LocalError(f"kubectl {' '.join(arguments)} failed: {done.stderr.strip()}")
         return done.stdout
 
+    def router_flags(self, namespace: str) -> dict[str, str]:
+        """Flags of the router that is installed in ``namespace``; empty if there is none."""
+        query = f"get deployments --namespace={namespace} --selector=app.kubernetes.io/name=kthena-router"
+        listed = json.loads(self.kubectl(*query.split(), "--output=json"))["items"]
+        arguments = [argument for one in listed for argument in one["spec"]["template"]["spec"]["containers"][0]["args"]]
+        return {flag: value for flag, _, value in (argument.partition("=") for argument in arguments)}
+
     def touch_pods(self, namespace: str, model_serving: str) -> None:
         """Change the objects of a ModelServing's pods, so that who watches them hears of them again."""
         selector = f"--selector=modelserving.volcano.sh/name={model_serving}"
@@ -129,7 +136,7 @@ def find(state: State, say: Callable[[str], None], config_file: Path | None = No
         LocalError: they are to be had in none of these ways.
     """
     folders = toolchain.ensure(
-        [*toolchain.CLUSTER_TOOLS, *(() if _installed() else (*toolchain.PULUMI_TOOLS, *toolchain.PLUGIN_TOOLS))], say
+        [*toolchain.CLUSTER_TOOLS, *(() if _installed(state, say) else (*toolchain.PULUMI_TOOLS, *toolchain.PLUGIN_TOOLS))], say
     )
     if "pulumi" in folders:
         _lay_beside(folders["pulumi-language-python"], folders["pulumi"])
@@ -153,13 +160,23 @@ def _lay_beside(language_host: Path, engine: Path) -> None:
             link.hardlink_to(program)
 
 
-def _installed() -> bool:
+def _installed(state: State, say: Callable[[str], None]) -> bool:
     """Whether a recent enough Pulumi with its Python language host is on PATH."""
-    if not shutil.which("pulumi") or not shutil.which("pulumi-language-python"):
+    if not shutil.which("pulumi"):
         return False
-    said = subprocess.run(["pulumi", "version"], capture_output=True, text=True, check=False).stdout
+    if not shutil.which("pulumi-language-python"):
+        say("the pulumi on PATH is left alone: pulumi-language-python is not beside it")
+        return False
+    # its home is the project's own: even this makes Pulumi write a log
+    environment = {**os.environ, "PULUMI_HOME": str(state.pulumi / "home")}
+    said = subprocess.run(["pulumi", "version"], env=environment, capture_output=True, text=True, check=False).stdout
     found = re.match(r"v?(\d+)\.(\d+)\.(\d+)", said)
-    return found is not None and tuple(map(int, found.groups())) >= toolchain.MINIMUM_PULUMI
+    if found is None or tuple(map(int, found.groups())) < toolchain.MINIMUM_PULUMI:
+        minimum = ".".join(map(str, toolchain.MINIMUM_PULUMI))
+        its = said.strip() or "of an unknown version"
+        say(f"the pulumi on PATH is left alone: it is {its}, and {minimum} or newer is needed")
+        return False
+    return True
 
 
 def _has_plugin(pulumi: Pulumi) -> bool:

@@ -26,9 +26,9 @@ class Ratio(Declaration):
     @model_validator(mode="before")
     @classmethod
     def _from_shorthand(cls, value: Any) -> Any:
-        if not isinstance(value, str):
+        if isinstance(value, dict | Ratio):
             return value
-        found = RATIO.fullmatch(value)
+        found = RATIO.fullmatch(str(value))
         if not found:
             raise ValueError(
                 f"{value!r} is not a ratio; write <prefill>P<decode>D with both numbers at least 1, for example 2P1D"

@@ -6,8 +6,6 @@ import hashlib
 import re
 from collections.abc import Mapping
 
-from models.cluster import ControlPlane
-
 NAME_LABEL = "modelserving.volcano.sh/name"
 GROUP_LABEL = "modelserving.volcano.sh/group-name"
 ROLE_LABEL = "modelserving.volcano.sh/role"
@@ -41,11 +39,6 @@ def model_route_name(served: str) -> str:
 def entry_pod_name(deployment: str, group: int, role: str, replica: int) -> str:
     """Name that Kthena gives the entry pod of one role replica."""
     return f"{deployment}-{group}-{role}-{replica}-0"
-
-
-def router_service_host(control_plane: ControlPlane) -> str:
-    """DNS name of the router's Service inside the cluster."""
-    return f"{ROUTER_NAME}.{control_plane.namespace}.svc"
 
 
 def labels(name: str) -> dict[str, str]:

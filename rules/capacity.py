@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -51,12 +52,17 @@ def cluster_has_the_npus(stack: Stack) -> Iterator[Problem]:
                 yield Problem(
                     in_deployment(deployment, "ratio" if group == 0 else "groups"),
                     f"group {group} of {deployment.ratio} needs {sum(pod.dies for pod in pods)} NPUs in pods of "
-                    f"{' + '.join(str(pod.dies) for pod in pods)}, each{alone or ' whole on one server'}; "
+                    f"{_counted(pods)}, each{alone or ' whole on one server'}; "
                     f"the cluster has {nodes} servers of {dies}, and {free} NPUs are left for it",
                     "lower the ratio, groups or parallelism, or raise kthena-pd:cluster.npu.nodes if there are more servers",
                 )
                 break
             servers = placed
+
+
+def _counted(pods: list[Server]) -> str:
+    sizes = Counter(pod.dies for pod in pods)
+    return " + ".join(f"{count} x {dies}" for dies, count in sizes.items())
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import catalog
 from models.stack import Stack
 from rules import capacity, engine, environment, escape_hatch, names, parallelism, ports, recovery, resources, shape
-from rules.finding import Finding, Path, Rule, StackError, in_deployment
+from rules.finding import Finding, Path, Rule, StackError, in_deployment, one_of
 from rules.source import Source
 
 RULES: tuple[Rule, ...] = (
@@ -51,20 +51,31 @@ def read(config: Mapping[str, Any], source: Source | None = None, warn: Callable
         warn: is told each warning of a stack without errors
 
     Raises:
-        StackError: with all findings. Where the shape is wrong the rules can't run, so only those are in it.
+        StackError: with all findings. The rules see the deployments that are well-formed.
     """
     lines = source.lines(config) if source else {}
     name = source.name if source else ""
-    try:
-        stack = shape.parse(config)
-    except StackError as error:
-        raise StackError([_placed(finding, name, lines) for finding in error.findings]) from None
-    findings = [_placed(finding, name, lines) for finding in check(stack)]
-    if any(finding.severity == "error" for finding in findings):
+    stack, malformed = shape.parse(config)
+    findings = [_placed(finding, name, lines) for finding in [*malformed, *(check(stack) if stack else ())]]
+    if stack is None or any(finding.severity == "error" for finding in findings):
         raise StackError(findings)
     for finding in findings:
         warn(finding)
     return stack
+
+
+def require_context(stack: Stack, contexts: Collection[str]) -> None:
+    """Check the declared context against those of the kubeconfig.
+
+    It must be done before Pulumi keeps a context that does not exist in its state: it would look there at every later run.
+
+    Raises:
+        StackError: the context is not there.
+    """
+    context = stack.cluster.context
+    if context is not None and context not in contexts:
+        remedy = f"one of {one_of(contexts)}; KUBECONFIG says where they are looked for"
+        raise StackError([Finding("PD004", ("cluster", "context"), f"the kubeconfig has no context {context!r}", remedy)])
 
 
 def _placed(finding: Finding, name: str, lines: Mapping[Path, int]) -> Finding:

@@ -12,46 +12,59 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 import catalog
+from models.deployment import Deployment
 from models.stack import Stack
-from rules.finding import Finding, Path, StackError, one_of
+from rules.finding import Finding, Path, one_of
 
 CODE = "PD001"
 RECIPE_CODE = "PD002"
 
 
-def parse(config: Mapping[str, Any]) -> Stack:
+def parse(config: Mapping[str, Any]) -> tuple[Stack | None, list[Finding]]:
     """Build the models, deployments laid over their recipes.
 
-    Raises:
-        StackError: the shape is wrong.
+    Returns:
+        The stack with the deployments that are well-formed, None if the rest is not; and what is wrong.
     """
     findings: list[Finding] = []
-    deployments = config.get("deployments", {})
-    declared: dict[str, Any] = {}
-    if isinstance(deployments, Mapping):
-        for name, deployment in deployments.items():
-            path: Path = ("deployments", name)
-            if not isinstance(deployment, Mapping):
-                findings.append(Finding(CODE, path, f"is {deployment!r}, not a map", "declare it as recipe: NAME"))
-            elif "name" in deployment:
-                findings.append(Finding(CODE, (*path, "name"), "unknown key", "the deployment's name is its key; leave this out"))
-            elif "recipe" in deployment and deployment["recipe"] not in catalog.recipe_names():
-                remedy = f"one of {one_of(catalog.recipe_names())}"
-                findings.append(Finding(RECIPE_CODE, (*path, "recipe"), f"no recipe {deployment['recipe']!r}", remedy))
-            else:
-                recipe = catalog.recipe(deployment["recipe"]) if "recipe" in deployment else {}
-                declared[name] = {**_overlay(recipe, deployment), "name": name}
-    else:
-        findings.append(Finding(CODE, ("deployments",), "is not a map", "declare a map of deployments by name"))
-    read = {**config, "deployments": declared} if "deployments" in config else config
+    deployments: dict[str, Deployment] = {}
+    declared = config.get("deployments", {})
+    if not isinstance(declared, Mapping):
+        findings.append(Finding(CODE, ("deployments",), f"{_shown(declared)} is not a map", "declare deployments by name"))
+        declared = {}
+    for name, deployment in declared.items():
+        found = list(_misread(name, deployment))
+        findings += found
+        if not found:
+            whole = {**_overlay(_recipe(deployment), deployment), "name": name}
+            try:
+                deployments[name] = Deployment.model_validate(whole)
+            except ValidationError as error:
+                findings += _findings(error, ("deployments", name), whole)
+    rest = {key: value for key, value in config.items() if key != "deployments"}
     try:
-        stack = Stack.model_validate(read)
+        stack = Stack.model_validate(rest | ({"deployments": deployments} if "deployments" in config else {}))
     except ValidationError as error:
-        findings.extend(_findings(error, declared))
-        raise StackError(findings) from None
-    if findings:
-        raise StackError(findings)
-    return stack
+        return None, [*findings, *_findings(error, (), {})]
+    return stack, findings
+
+
+def _misread(name: str, deployment: object) -> Iterator[Finding]:
+    """What stops a deployment from being laid over its recipe."""
+    path: Path = ("deployments", name)
+    if not isinstance(deployment, Mapping):
+        remedy = f"a map, for example {{recipe: {catalog.recipe_names()[0]}}}"
+        yield Finding(CODE, path, f"{_shown(deployment)} is not a map", remedy)
+        return
+    if "name" in deployment:
+        yield Finding(CODE, (*path, "name"), "unknown key", "the deployment's name is its key; leave this out")
+    recipe = deployment.get("recipe")
+    if recipe is not None and recipe not in catalog.recipe_names():
+        yield Finding(RECIPE_CODE, (*path, "recipe"), f"no recipe {recipe!r}", f"one of {one_of(catalog.recipe_names())}")
+
+
+def _recipe(deployment: Mapping[str, Any]) -> Mapping[str, Any]:
+    return catalog.recipe(deployment["recipe"]) if deployment.get("recipe") is not None else {}
 
 
 def _overlay(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,19 +78,15 @@ def _overlay(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def _findings(error: ValidationError, declared: Mapping[str, Any]) -> Iterator[Finding]:
+def _findings(error: ValidationError, below: Path, deployment: Mapping[str, Any]) -> Iterator[Finding]:
     for details in error.errors(include_url=False):
-        path = _path(details["loc"])
-        yield Finding(CODE, path, *_explain(details, path, declared))
+        # a deployment's name is its key in the stack file, and pydantic reports a refused key as (..., key, "[key]")
+        location = () if below and details["loc"] == ("name",) else details["loc"]
+        path = (*below, *(key for key in location if key != "[key]"))
+        yield Finding(CODE, path, *_explain(details, path, has_recipe=deployment.get("recipe") is not None))
 
 
-def _path(location: tuple[str | int, ...]) -> Path:
-    # A deployment's name is its key in the stack file, and pydantic reports a refused key as (..., key, "[key]").
-    is_name = len(location) == 3 and location[0] == "deployments" and location[2] == "name"  # noqa: PLR2004
-    return tuple(key for key in location[: 2 if is_name else None] if key != "[key]")
-
-
-def _explain(details: ErrorDetails, path: Path, declared: Mapping[str, Any]) -> tuple[str, str]:
+def _explain(details: ErrorDetails, path: Path, *, has_recipe: bool) -> tuple[str, str]:
     kind, given = details["type"], details["input"]
     field = _field(path)
     if kind == "extra_forbidden":
@@ -86,16 +95,29 @@ def _explain(details: ErrorDetails, path: Path, declared: Mapping[str, Any]) -> 
         return "unknown key", f"did you mean {close[0]}?" if close else f"known here: {one_of(known)}"
     if kind == "missing":
         remedy = f"declare it{_example(path[-1], field)}"
-        in_bare_deployment = len(path) > 1 and path[0] == "deployments" and "recipe" not in declared.get(str(path[1]), {})
-        if in_bare_deployment:
+        if path[0] == "deployments" and len(path) > 1 and not has_recipe:
             remedy += f"; or take a recipe: {one_of(catalog.recipe_names())}"
         return "is missing", remedy
     if kind == "value_error":
         problem, _, remedy = str(details["ctx"]["error"]).partition("; ")
         return problem, remedy or _description(field)
-    if kind == "model_type":
-        return f"{_shown(given)} is not a map", _description(field)
-    return f"{_shown(given)} is not allowed: {details['msg'][:1].lower()}{details['msg'][1:]}", _description(field)
+    wanted = next((words for types, words in WANTED.items() if kind in types), None)
+    if wanted is None:
+        return f"{_shown(given)} is not allowed: {details['msg'][:1].lower()}{details['msg'][1:]}", _description(field)
+    described = _description(field)
+    return f"{_shown(given)} is not {wanted}", wanted if described == UNDESCRIBED else f"{wanted}: {described}"
+
+
+WANTED = {
+    ("int_type", "int_parsing", "int_from_float"): "a whole number",
+    ("float_type", "float_parsing"): "a number",
+    ("bool_type", "bool_parsing"): "true or false",
+    ("string_type",): "a text (in YAML a number needs quotes to be one)",
+    ("tuple_type", "list_type"): "a list",
+    ("model_type", "dict_type", "model_attributes_type"): "a map",
+}
+"""pydantic's error types -> what is wanted in the stack file"""
+UNDESCRIBED = "a value that fulfils this"
 
 
 def _shown(value: object) -> str:
@@ -111,10 +133,10 @@ def _example(key: str | int, field: FieldInfo | None) -> str:
 
 def _description(field: FieldInfo | None) -> str:
     if field is None:
-        return "see the README for what goes here"
+        return UNDESCRIBED
     examples = [f"for example {json.dumps(field.examples[0])}"] if field.examples else []
     default = [] if field.is_required() or field.default is None else [f"default {_shown(_plain(field.default))}"]
-    return "; ".join([*([field.description] if field.description else []), *examples, *default]) or "a value that fulfils this"
+    return "; ".join([*([field.description] if field.description else []), *examples, *default]) or UNDESCRIBED
 
 
 def _plain(value: object) -> object:

@@ -56,6 +56,11 @@ def test_the_router_is_reached_by_its_service_name_inside_the_cluster(deploy: De
     assert router_url(deploy, router={"port": 8123}) == "http://kthena-router.kthena-system.svc:8123"
 
 
+def test_a_router_that_is_there_already_is_reached_by_its_own_services_port_and_address(deploy: Deploy) -> None:
+    status = {"Service": {"loadBalancer": {"ingress": [{"hostname": "models.example"}]}}}
+    assert router_url(deploy, status, install=False) == "http://models.example:8080"
+
+
 def test_the_router_is_reached_by_the_address_that_its_load_balancer_gave(deploy: Deploy) -> None:
     status = {"Service": {"loadBalancer": {"ingress": [{"ip": "203.0.113.7"}]}}}
     assert router_url(deploy, status, router={"serviceType": "LoadBalancer"}) == "http://203.0.113.7:8080"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+from pathlib import Path
 from typing import Any
 
 import pulumi
@@ -11,6 +12,12 @@ import pytest
 
 from tests import stacks
 from tests.component.conftest import Deploy, Recording
+
+
+@pytest.fixture(autouse=True)
+def _kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kubeconfig").write_text("contexts: [{name: kthena-pd-local}]\n")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
 
 
 def run_program() -> dict[str, Any]:
@@ -117,11 +124,39 @@ def test_a_mistake_stops_the_program_before_anything_is_registered_and_names_its
     declared = stacks.stack_file("dev")
     declared["deployments"]["deepseekv4-pd"].update(edit)
     pulumi.runtime.set_all_config(as_config(declared))
+    assert f" {path}: " in said_without_registering(monkeypatch)
+
+
+@pytest.mark.parametrize("misspelt", ["deployment", "clutser"])
+def test_a_misspelt_key_of_the_project_is_not_taken_for_an_empty_stack(misspelt: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    declared = stacks.stack_file("dev")
+    declared[misspelt] = declared.pop("deployments" if misspelt == "deployment" else "cluster")
+    monkeypatch.setenv("PULUMI_CONFIG", json.dumps(as_config(declared)))
+    pulumi.runtime.set_all_config(as_config(declared))
+    said = said_without_registering(monkeypatch)
+    assert f"kthena-pd:{misspelt}: unknown key" in said
+    assert "is missing" in said
+
+
+def test_a_context_that_the_kubeconfig_does_not_have_never_reaches_pulumis_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    declared = stacks.stack_file("dev")
+    declared["cluster"]["context"] = "prod"
+    pulumi.runtime.set_all_config(as_config(declared))
+    said = said_without_registering(monkeypatch)
+    assert "kthena-pd:cluster.context: the kubeconfig has no context 'prod'" in said
+    assert "one of kthena-pd-local" in said
+
+
+def said_without_registering(monkeypatch: pytest.MonkeyPatch) -> str:
+    """What the program says before it ends without having asked for a single resource."""
+    said: list[str] = []
+    monkeypatch.setattr(pulumi.log, "error", said.append)
     monkeypatch.setattr(pulumi.CustomResource, "__init__", _refuse)
     monkeypatch.setattr(pulumi.ComponentResource, "__init__", _refuse)
-    with pytest.raises(pulumi.RunError) as raised:
+    with pytest.raises(SystemExit) as ended:
         run_program()
-    assert f" {path}: " in str(raised.value)
+    assert ended.value.code == 32
+    return "\n".join(said)
 
 
 def _refuse(*_: Any, **__: Any) -> None:
