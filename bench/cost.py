@@ -78,6 +78,7 @@ def declared(ratio: str) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and write the results."""
+    locate().create()
     work = locate().directory / "bench"
     work.mkdir(parents=True, exist_ok=True)
     ours = Program(CHECKOUT, work / f"Pulumi.{STACK}.yaml")

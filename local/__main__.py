@@ -149,7 +149,7 @@ def _env(state: State) -> None:
 
 def _clean(state: State) -> None:
     control_plane.down(_say)
-    if state.directory.exists():
+    if state.owned():
         shutil.rmtree(state.directory)
         _say(f"removed {state.directory}")
 

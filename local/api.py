@@ -26,6 +26,10 @@ RETRY_SECONDS = 0.3
 log = logging.getLogger(__name__)
 
 
+OTHER_OBJECT: dict[int, str] = {httpx.codes.CONFLICT: "UID in", httpx.codes.UNPROCESSABLE_ENTITY: "metadata.uid"}
+"""status -> what the server says with it if the object has another uid than a DELETE's precondition or a patch names"""
+
+
 class ApiError(Exception):
     """The API server refused a request."""
 
@@ -36,6 +40,23 @@ class ApiError(Exception):
         except (ValueError, KeyError, TypeError):
             text = response.text[:500]
         super().__init__(f"{response.request.method} {response.request.url.path}: {self.code} {text}")
+
+
+def holds(found: Object, condition: str) -> bool:
+    """Whether the object's status has the condition, and it is true."""
+    conditions = found.get("status", {}).get("conditions") or []
+    return any(one["type"] == condition and one["status"] == "True" for one in conditions)
+
+
+def is_gone(error: httpx.HTTPError | ApiError) -> bool:
+    """Whether a request failed because its object is no longer there, though another of its name may be.
+
+    There is no use in trying again then; after any other failure (429, a timeout of etcd ...) there is.
+    """
+    if not isinstance(error, ApiError):
+        return False
+    said = OTHER_OBJECT.get(error.code)
+    return error.code == httpx.codes.NOT_FOUND or (said is not None and said in str(error))
 
 
 class Api:

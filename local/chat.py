@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 
 from local.errors import LocalError
+from local.state import PodFolder
 
 POLL_SECONDS = 0.1
 PATIENCE_SECONDS = 5
@@ -272,11 +273,11 @@ def kv_evidence(pods_directory: Path, request_id: str) -> Evidence:
 
 def _hops(pods_directory: Path, request_id: str) -> Iterator[Hop]:
     for file in pods_directory.glob("*/*/requests.jsonl"):
-        namespace, pod, *_ = file.parent.parent.name.split("_")
+        folder = PodFolder.of(file.parent.parent)
         for line in file.read_text().splitlines():
             # lines of other requests may still be in the making
             if request_id in line and (record := json.loads(line))["request_id"] == request_id:
-                yield Hop(namespace, pod, record)
+                yield Hop(folder.namespace, folder.pod, record)
 
 
 def _last(hops: Iterator[Hop]) -> Hop | None:

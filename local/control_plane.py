@@ -23,7 +23,7 @@ import httpx
 import yaml
 
 from local import container, processes, toolchain
-from local.api import STRATEGIC, Api, ApiError, Object
+from local.api import STRATEGIC, Api, ApiError, Object, holds
 from local.cluster import Cluster, Node
 from local.errors import LocalError
 from local.pki import Pki
@@ -61,7 +61,7 @@ class Component:
     port: int | None = None
 
 
-def up(description: Cluster, say: Callable[[str], None], state: State | None = None) -> State:
+def up(description: Cluster, say: Callable[[str], None]) -> State:
     """Bring the cluster up, or repair it: return when the API server, the nodes and the CRDs are ready.
 
     Args:
@@ -70,7 +70,7 @@ def up(description: Cluster, say: Callable[[str], None], state: State | None = N
     Raises:
         LocalError: something can't be built or started; the text names it, with the end of its log.
     """
-    state = state or locate()
+    state = locate()
     folders = toolchain.ensure(toolchain.CLUSTER_TOOLS, say)
     container.isolation()
     with state.lock():
@@ -132,6 +132,7 @@ async def _up(description: Cluster, folders: Mapping[str, Path], state: State, s
     chosen = ports(state.directory / "ports.json", PORTS, held)
     server = f"https://127.0.0.1:{chosen['kube-apiserver']}"
     _write_private(state.kubeconfig, kubeconfig(server, pki))
+    _write_private(state.scheduler, scheduler_configuration(state.kubeconfig))
     _write_private(state.description, description.model_dump_json(by_alias=True, indent=2))
     _fill_hosts(state.hosts, description.nodes)
     wanted = {program.name: program for program in programs(folders, state, pki, chosen)}
@@ -223,7 +224,7 @@ def programs(folders: Mapping[str, Path], state: State, pki: Pki, chosen: Mappin
             f"--root-ca-file={pki.authority}",
             f"--service-account-private-key-file={pki.service_accounts}",
         ),
-        "kube-scheduler": (kubernetes / "kube-scheduler", *client, *quiet, *fast),
+        "kube-scheduler": (kubernetes / "kube-scheduler", f"--config={state.scheduler}", "--secure-port=0"),
         "kwok": (
             folders["kwok"] / "kwok",
             *client,
@@ -259,6 +260,32 @@ def kubeconfig(server: str, pki: Pki) -> str:
             "users": [{"name": CONTEXT, "user": {"token": pki.administrator_token}}],
             "contexts": [{"name": CONTEXT, "context": {"cluster": CONTEXT, "user": CONTEXT}}],
             "current-context": CONTEXT,
+        },
+        sort_keys=False,
+    )
+
+
+def scheduler_configuration(kubeconfig_file: Path) -> str:
+    """Configuration of the scheduler (YAML): like clusters of accelerators, it fills one server before it begins another.
+
+    Spread out, two small pods would leave no whole server for a large one.
+    """
+    resources = [{"name": "huawei.com/ascend-1980", "weight": 1}]
+    packing = {"scoringStrategy": {"type": "MostAllocated", "resources": resources}}
+    return yaml.safe_dump(
+        {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "clientConnection": {"kubeconfig": str(kubeconfig_file), "qps": 400, "burst": 800},
+            "leaderElection": {"leaderElect": False},
+            "enableProfiling": False,
+            "profiles": [
+                {
+                    "schedulerName": "default-scheduler",
+                    "plugins": {"score": {"enabled": [{"name": "NodeResourcesFit", "weight": 10}]}},
+                    "pluginConfig": [{"name": "NodeResourcesFit", "args": packing}],
+                }
+            ],
         },
         sort_keys=False,
     )
@@ -437,13 +464,7 @@ async def _apply_crd(api: Api, name: str, file: Path) -> None:
 
 async def _crds_served(api: Api, kthena: Path) -> bool:
     crds = await asyncio.gather(*(api.get(_crd_path(_crd_name(file))) for file in _crd_files(kthena)))
-    return all(crd is not None and _holds(crd, "Established") for crd in crds)
-
-
-def _holds(found: Object, condition: str) -> bool:
-    """Whether the object's status has the condition, and it is true."""
-    conditions = found.get("status", {}).get("conditions") or []
-    return any(one["type"] == condition and one["status"] == "True" for one in conditions)
+    return all(crd is not None and holds(crd, "Established") for crd in crds)
 
 
 async def _nodes_ready(api: Api, nodes: Iterable[Node]) -> bool:
@@ -456,7 +477,7 @@ async def _nodes_ready(api: Api, nodes: Iterable[Node]) -> bool:
 
 
 def _is_usable(node: Object) -> bool:
-    return _holds(node, "Ready") and not node["spec"].get("taints")
+    return holds(node, "Ready") and not node["spec"].get("taints")
 
 
 async def _accounts_made(api: Api) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from local.errors import LocalError
+from local.state import PodFolder
 
 
 @dataclass(frozen=True)
@@ -50,5 +51,4 @@ def _all(pods: Path) -> list[Log]:
 
 
 def _log(file: Path) -> Log:
-    namespace, pod, uid = file.parent.parent.name.split("_")
-    return Log(namespace, pod, uid, file.parent.name, file)
+    return Log(*PodFolder.of(file.parent.parent), file.parent.name, file)

@@ -16,12 +16,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from local.errors import LocalError
+
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 # The program writes its own pid file before it becomes itself: whoever starts it may be killed at any moment, and would
 # otherwise leave a program behind that nobody knows of.
 _BIRTH = 'read -r line < /proc/$$/stat && printf "%s\\n%s\\n" "$line" "$2" > "$1.new" && mv "$1.new" "$1" && shift 2 && exec "$@"'
+
+_ROOM = "is the disk full, and may you write there?"
 
 
 @dataclass(frozen=True)
@@ -65,19 +69,28 @@ class Running:
 
 
 def start(program: Program, pids: Path, logs: Path) -> None:
-    """Start ``program`` in a session of its own; its output is appended to ``logs/<name>.log``."""
-    pid_file = pids / program.name
-    pid_file.unlink(missing_ok=True)
-    with (logs / f"{program.name}.log").open("ab") as log:
-        subprocess.Popen(
-            ["sh", "-c", _BIRTH, "sh", str(pid_file), program.fingerprint, *program.arguments],
-            env={**os.environ, **program.environment},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    """Start ``program`` in a session of its own; its output is appended to ``logs/<name>.log``.
+
+    Raises:
+        LocalError: it did not come to life, as on a full disk. A program that lives, if only for a moment, is started.
+    """
+    pid_file, log_file = pids / program.name, logs / f"{program.name}.log"
+    try:
+        pid_file.unlink(missing_ok=True)
+        with log_file.open("ab") as log:
+            born = subprocess.Popen(
+                ["sh", "-c", _BIRTH, "sh", str(pid_file), program.fingerprint, *program.arguments],
+                env={**os.environ, **program.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise LocalError(f"{program.name} can't be started: {error}", _ROOM) from error
     while not pid_file.exists():  # a few milliseconds
+        if born.poll() is not None and not pid_file.exists():
+            raise LocalError(f"{program.name} can't be started, its log {log_file} ends with why: no {pid_file}", _ROOM)
         time.sleep(0.002)
 
 

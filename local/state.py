@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, Self
 
 from local.errors import LocalError
 
@@ -17,6 +18,28 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 NETWORKS = range(1, 255)
 OVERRIDE = "KTHENA_PD_STATE"
 """environment variable that names another state directory, so that a second cluster can run beside the first"""
+MARK = "state of a local kthena-pd cluster\n"
+"""content of the lock file: whoever names a directory of something else by mistake loses nothing there"""
+BEFORE_THE_CLUSTER = {"lock", "pulumi"}
+"""what may be in a directory that is not marked yet: Pulumi can be used before the cluster is up"""
+
+
+class PodFolder(NamedTuple):
+    """Whose folder below ``State.pods`` it is. Names and uids in Kubernetes have no underscore."""
+
+    namespace: str
+    pod: str
+    uid: str
+
+    @property
+    def name(self) -> str:
+        """Name of the folder."""
+        return "_".join(self)
+
+    @classmethod
+    def of(cls, directory: Path) -> Self:
+        """Read the name of the folder ``directory``."""
+        return cls(*directory.name.split("_"))
 
 
 @dataclass(frozen=True)
@@ -29,6 +52,11 @@ class State:
     def kubeconfig(self) -> Path:
         """Credentials of the cluster's administrator, context ``kthena-pd-local``."""
         return self.directory / "kubeconfig"
+
+    @property
+    def scheduler(self) -> Path:
+        """Configuration of the scheduler."""
+        return self.directory / "kube-scheduler.yaml"
 
     @property
     def pki(self) -> Path:
@@ -75,19 +103,56 @@ class State:
         """Holds the kubelet's pid once it has taken charge of every pod."""
         return self.directory / "kubelet-ready"
 
+    def owned(self) -> bool:
+        """Whether the directory holds the state of a local cluster: only then may it be removed."""
+        try:
+            return self._lock_file.read_text() == MARK
+        except (OSError, UnicodeDecodeError):
+            return False
+
     def create(self) -> None:
-        """Make the directories; only their owner may look into them, as they hold keys and tokens."""
+        """Make the directories; only their owner may look into them, as they hold keys and tokens.
+
+        Raises:
+            LocalError: there is something else in the directory, or it can't be made.
+        """
+        self._claim()
         for directory in (self.directory, self.pki, self.logs, self.pids, self.etcd, self.pods, self.hosts):
             directory.mkdir(parents=True, exist_ok=True)
             directory.chmod(0o700)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Let one ``up`` or ``down`` at a time work on this cluster; others wait."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        with (self.directory / "lock").open("w") as handle:
+        """Let one ``up`` or ``down`` at a time work on this cluster; others wait.
+
+        Raises:
+            LocalError: as ``create``
+        """
+        self._claim()
+        with self._lock_file.open("r+") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
+
+    @property
+    def _lock_file(self) -> Path:
+        return self.directory / "lock"
+
+    def _claim(self) -> None:
+        """Mark the directory as this cluster's, which is made if need be."""
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            strange = {entry.name for entry in self.directory.iterdir()} - BEFORE_THE_CLUSTER
+            if self.owned():
+                return
+            if not strange:
+                self._lock_file.write_text(MARK)
+                return
+        except OSError as error:
+            raise LocalError(f"{self.directory} can't hold the local cluster's state: {error}", _OTHER_DIRECTORY) from error
+        raise LocalError(f"{self.directory} is not of a local cluster: it holds {min(strange)}", _OTHER_DIRECTORY)
+
+
+_OTHER_DIRECTORY = f"let {OVERRIDE} name a directory that is empty or does not exist yet, or unset it"
 
 
 def locate() -> State:

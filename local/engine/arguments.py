@@ -24,23 +24,25 @@ NEWEST: Version = (10**6, 0, 0, math.inf)
 
 LARGEST_PORT = 65535
 
-CONNECTORS: dict[str, tuple[Version, Version]] = {
-    # connector -> first vLLM-Ascend version that registers it, first that no longer does
+CONNECTORS: dict[str, tuple[Version, Version | None]] = {
+    # connector -> first vLLM-Ascend version that registers it, first that no longer does (None: still does); (..., 0) is
+    # before all release candidates. From the registrations below vllm_ascend/distributed at the tags v0.9.1 to v0.25.1rc1 and
+    # on main; MultiConnector and OffloadingConnector were upstream vLLM's before vLLM-Ascend had its own.
     "AscendHcclConnector": ((0, 9, 1, 0), (0, 10, 1, 0)),
     "AscendSimpleConnector": ((0, 9, 1, 0), (0, 10, 1, 0)),
     "LLMDataDistCMgrConnector": ((0, 9, 1, 0), (0, 12, 0, 0)),
-    "MultiConnector": ((0, 9, 1, 0), NEWEST),
-    "MooncakeConnectorV1": ((0, 10, 1, 0), NEWEST),
-    "MooncakeConnectorStoreV1": ((0, 11, 0, 0), NEWEST),
-    "MooncakeLayerwiseConnector": ((0, 11, 0, 0), NEWEST),
-    "OffloadingConnector": ((0, 11, 0, 0), NEWEST),
-    "AscendStoreConnector": ((0, 12, 0, 0), NEWEST),
-    "UCMConnector": ((0, 13, 0, 0), NEWEST),
-    "LMCacheAscendConnector": ((0, 17, 0, 0), NEWEST),
-    "MooncakeHybridConnector": ((0, 20, 2, 0), NEWEST),
-    "SimpleCPUOffloadConnector": ((0, 21, 0, 0), NEWEST),
-    "RecomputeCPUOffloadConnector": ((0, 23, 0, 0), NEWEST),
-    "SfaRemoteD2HConnector": ((0, 25, 2, 0), NEWEST),
+    "MultiConnector": ((0, 9, 1, 0), None),
+    "MooncakeConnectorV1": ((0, 10, 1, 0), None),
+    "MooncakeConnectorStoreV1": ((0, 11, 0, 0), None),
+    "MooncakeLayerwiseConnector": ((0, 11, 0, 0), None),
+    "OffloadingConnector": ((0, 11, 0, 0), None),
+    "AscendStoreConnector": ((0, 12, 0, 0), None),
+    "UCMConnector": ((0, 13, 0, 0), None),
+    "LMCacheAscendConnector": ((0, 17, 0, 0), None),
+    "MooncakeHybridConnector": ((0, 20, 2, 0), None),
+    "SimpleCPUOffloadConnector": ((0, 21, 0, 0), None),
+    "RecomputeCPUOffloadConnector": ((0, 23, 0, 0), None),
+    "SfaRemoteD2HConnector": ((0, 25, 2, 0), None),
 }
 PAIRING_CONNECTORS = frozenset(
     {"MooncakeConnector", "MooncakeConnectorV1", "MooncakeHybridConnector", "LLMDataDistCMgrConnector"}
@@ -461,12 +463,19 @@ def _kv_role(_: Launch, config: Mapping[str, Any]) -> Iterator[str]:
         yield f"Unsupported kv_role: {role}. Supported roles are {tuple(KV_ROLES)}"
 
 
+def registers(release: Version, connector: str) -> bool:
+    """Whether vLLM-Ascend ``release`` registers a connector of that name."""
+    if connector not in CONNECTORS:
+        return False
+    since, until = CONNECTORS[connector]
+    return since <= release and (until is None or release < until)
+
+
 def _kv_connector(launch: Launch, config: Mapping[str, Any]) -> Iterator[str]:
     connector, module = config.get("kv_connector"), config.get("kv_connector_module_path")
-    since, until = CONNECTORS.get(str(connector), (NEWEST, (0, 0, 0, 0)))
     if module in DEAD_MODULES and launch.version >= (0, 14, 0, 0):
         yield f"No module named '{module}': vLLM-Ascend has no such module after v0.13"
-    elif not module and not since <= launch.version <= until:
+    elif not module and not registers(launch.version, str(connector)):
         yield f"Unsupported connector type: {connector} (not registered in {launch.image})"
 
 

@@ -13,18 +13,8 @@ from http.server import BaseHTTPRequestHandler
 
 from local.engine.server import Server
 
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "0.0.0.0"})
-
 DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """whatever proxy the environment names: the engine is in the same pod"""
-
-
-def metrics_url(engine_base_url: str, path: str, pod_ip: str) -> str:
-    """Where the engine's metrics are. All pods share one loopback interface here, so localhost means the pod's IP."""
-    parts = urllib.parse.urlsplit(engine_base_url)
-    host = pod_ip if parts.hostname in LOOPBACK_NAMES and pod_ip else parts.hostname or ""
-    port = f":{parts.port}" if parts.port else ""
-    return urllib.parse.urlunsplit((parts.scheme or "http", host + port, path, "", ""))
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -68,10 +58,10 @@ def main() -> None:
     parser.add_argument("-I", "--pod", required=True)
     parser.add_argument("-N", "--model", required=True)
     options = parser.parse_args()
-    pod_ip = os.environ.get("LOCAL_POD_IP", "")
-    _Handler.url = metrics_url(options.engine_base_url, options.engine_metrics_path, pod_ip)
+    # as given: an engine that does not listen there is a mistake of the deployment
+    _Handler.url = urllib.parse.urljoin(options.engine_base_url, options.engine_metrics_path)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    address = (pod_ip or options.host, options.port)
+    address = (os.environ.get("LOCAL_POD_IP") or options.host, options.port)
     print(f"Simulated: runtime sidecar on {address[0]}:{address[1]}, metrics from {_Handler.url}", flush=True)
     Server(address, _Handler).serve_forever()
 

@@ -14,6 +14,14 @@ from local.engine.arguments import Engine
 PROGRAM = "llm-d-inference-sim"
 LONGEST_MODEL = 131072
 """tokens, for engines that leave ``--max-model-len`` to the model"""
+LONGEST_QUEUE = 256
+"""Requests that wait for one of ``--max-num-seqs`` places; the next one is refused with 429. The simulator's own 1000 cost
+memory: it sets aside 8 bytes for each token of the longest context of all requests that may run or wait (v0.10.2,
+``createAndRegisterPrometheus``: ``tpotChan``), half a gigabyte for 65536 tokens."""
+COLLECTOR = {"GOMAXPROCS": "2", "GOGC": "20"}
+"""What is set aside counts as live memory, so Go's default would let as much garbage again pile up (8 bytes for each token
+of the longest context per request) before it is collected. A GOMEMLIMIT below what is set aside would be worse: the
+collector would run all the time."""
 PR_SET_PDEATHSIG = 1
 
 
@@ -26,6 +34,7 @@ def arguments(engine: Engine, port: int) -> list[str]:
         *engine.served_model_names,
         f"--max-num-seqs={engine.max_num_seqs}",
         f"--max-model-len={engine.max_model_len or LONGEST_MODEL}",
+        f"--max-waiting-queue-length={LONGEST_QUEUE}",
         "--force-dummy-tokenizer",
         "--time-to-first-token=5ms",
         "--inter-token-latency=1ms",
@@ -55,7 +64,7 @@ def start(engine: Engine, port: int, log: Path) -> subprocess.Popen[bytes]:
     with log.open("wb") as output:
         return subprocess.Popen(
             [PROGRAM, *arguments(engine, port)],
-            env={**environment, "GOMAXPROCS": "2", "GOMEMLIMIT": "128MiB"},
+            env={**environment, **COLLECTOR},
             stdout=output,
             stderr=subprocess.STDOUT,
             preexec_fn=die_with_parent,  # noqa: PLW1509  # no thread has started yet

@@ -6,7 +6,9 @@ probes        when a container counts as started, ready and alive
 containers    one container: its process, restarts, and state
 pods          one pod: init containers, containers, status, end
 addresses     which pod has which address
+devices       which pod has which NPU dies
 services      the cloud's part: addresses of Services of type LoadBalancer (pure)
+tasks         tasks whose failure is noticed
 __main__      the process: follows the API server, one task for each pod
 """
 

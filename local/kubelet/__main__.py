@@ -9,18 +9,21 @@ import shutil
 import signal
 import socket
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 import yaml
 
-from local.api import MERGE, Api, ApiError, Object
+from local.api import MERGE, Api, ApiError, Object, is_gone
 from local.cluster import Cluster
 from local.kubelet import devices, services
 from local.kubelet.addresses import Addresses
+from local.kubelet.containers import RETRY_SECONDS
 from local.kubelet.pods import Node, Pod, clean
 from local.kubelet.probes import Prober
+from local.kubelet.tasks import begin
 from local.state import State, network_holder
 
 DEAD_PODS_KEPT = 50
@@ -44,20 +47,25 @@ class Kubelet:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until ``stop``; then end every container."""
-        work = [
-            asyncio.create_task(one)
-            for one in (self._follow_pods(), self._follow_services(), self._give_addresses(), self._report_charge())
-        ]
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({stopping, *work}, return_when=asyncio.FIRST_COMPLETED)
+        parts = (self._follow_pods, self._follow_services, self._give_addresses, self._report_charge)
+        work = [asyncio.create_task(self._keep_up(part)) for part in parts]
+        await stop.wait()
         for one in work:
             one.cancel()
-        results = await asyncio.gather(*work, return_exceptions=True)
+        await asyncio.gather(*work, return_exceptions=True)
         log.info("ending %d pods", len(self._pods))
-        await asyncio.gather(*(pod.halt() for pod in self._pods.values()))
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
+        for failure in await asyncio.gather(*(pod.halt() for pod in self._pods.values()), return_exceptions=True):
+            if isinstance(failure, Exception):
+                log.error("ending a pod", exc_info=failure)
+
+    async def _keep_up(self, part: Callable[[], Awaitable[None]]) -> None:
+        """Do a part of the work for ever: a defect in it is told, and costs neither the other parts nor the pods."""
+        while True:
+            try:
+                await part()
+            except Exception:
+                log.exception("a defect of the local kubelet; trying again")
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def _follow_pods(self) -> None:
         async for kind, found in self._node.api.follow("/api/v1/pods", "spec.nodeName!="):
@@ -65,31 +73,37 @@ class Kubelet:
                 there = {pod["metadata"]["uid"] for pod in found["items"]}
                 for uid in self._pods.keys() - there:
                     self._pods[uid].gone()
-                for pod in found["items"]:
+                ours = [pod for pod in found["items"] if self._is_ours(pod)]
+                for pod in ours:
                     self._node.addresses.mark(pod.get("status", {}).get("podIP", ""))
                     self._node.devices.mark(pod["spec"]["nodeName"], devices.given(pod))
-                for pod in found["items"]:
+                for pod in ours:
                     self._observe(pod)
                 self._prune()
                 self._listed.set()
             elif kind == "DELETED":
                 if known := self._pods.get(found["metadata"]["uid"]):
                     known.gone()
-            else:
+            elif self._is_ours(found):
                 self._observe(found)
             self._balance.set()
 
+    def _is_ours(self, found: Object) -> bool:
+        """Whether the pod is to run here, or has run since this kubelet started and still has its address and dies."""
+        finished = found.get("status", {}).get("phase") in ("Succeeded", "Failed")
+        return found["metadata"]["uid"] in self._pods or (not finished and found["spec"]["nodeName"] in self._nodes)
+
     def _observe(self, found: Object) -> None:
         uid = found["metadata"]["uid"]
-        if uid not in self._pods:
-            finished = found.get("status", {}).get("phase") in ("Succeeded", "Failed")
-            if finished or found["spec"]["nodeName"] not in self._nodes:
-                return
-            pod = self._pods[uid] = Pod(found, self._node)
-            watcher = asyncio.create_task(self._forget_when_over(pod))
-            self._tasks.add(watcher)
-            watcher.add_done_callback(self._tasks.discard)
-        self._pods[uid].update(found)
+        try:
+            if uid not in self._pods:
+                pod = self._pods[uid] = Pod(found, self._node)
+                watcher = begin(self._forget_when_over(pod), _log_defect)
+                self._tasks.add(watcher)
+                watcher.add_done_callback(self._tasks.discard)
+            self._pods[uid].update(found)
+        except Exception:  # this pod waits for its next change, the others are not kept waiting
+            log.exception("pod %s/%s", found["metadata"]["namespace"], found["metadata"]["name"])
 
     async def _forget_when_over(self, pod: Pod) -> None:
         await pod.over.wait()
@@ -125,36 +139,49 @@ class Kubelet:
             self._balance.set()
 
     async def _give_addresses(self) -> None:
+        self._balance.set()
         while True:
             await self._balance.wait()
             self._balance.clear()
             pods = [pod.object for pod in self._pods.values()]
-            for uid in self._services.keys() - self._with_endpoints:
-                await self._make_endpoints(uid)
-            for service in [one for one in self._services.values() if services.wants_address(one)]:
-                address = services.address(service, pods)
-                if address and address != services.current(service):
-                    await self._give_address(service, address)
+            # services come and go while requests are answered
+            for uid, service in list(self._services.items()):
+                if uid not in self._with_endpoints and await self._make_endpoints(service):
+                    self._with_endpoints.add(uid)
+                if services.wants_address(service):
+                    await self._give_address(service, services.address(service, pods))
 
-    async def _make_endpoints(self, uid: str) -> None:
-        wanted = services.endpoints(self._services[uid])
-        if wanted:
-            namespace, name = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
-            try:
-                await self._node.api.apply(f"/api/v1/namespaces/{namespace}/endpoints/{name}", wanted, "kubelet")
-            except (httpx.HTTPError, ApiError) as error:  # the next change of a pod or service tries again
-                log.info("endpoints %s/%s: %s", namespace, name, error)
-                return
-        self._with_endpoints.add(uid)
+    async def _make_endpoints(self, service: Object) -> bool:
+        """Make the Endpoints that ``service`` should have. Whether it has them."""
+        wanted = services.endpoints(service)
+        if wanted is None:
+            return True
+        namespace, name = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
+        return await self._done(self._node.api.apply(f"/api/v1/namespaces/{namespace}/endpoints/{name}", wanted, "kubelet"))
 
     async def _give_address(self, service: Object, address: str) -> None:
-        namespace, name = service["metadata"]["namespace"], service["metadata"]["name"]
-        patch = {"status": {"loadBalancer": {"ingress": [{"ip": address}]}}}
+        """Give ``service`` its address; the watch tells when it has it."""
+        if address and address != services.current(service):
+            namespace, name = service["metadata"]["namespace"], service["metadata"]["name"]
+            patch = {"status": {"loadBalancer": {"ingress": [{"ip": address}]}}}
+            await self._done(
+                self._node.api.request("PATCH", f"/api/v1/namespaces/{namespace}/services/{name}/status", patch, MERGE)
+            )
+
+    async def _done(self, request: Awaitable[Object]) -> bool:
+        """Whether ``request`` for a service succeeds; if not, all services are looked at again soon."""
         try:
-            path = f"/api/v1/namespaces/{namespace}/services/{name}/status"
-            self._services[service["metadata"]["uid"]] = await self._node.api.request("PATCH", path, patch, MERGE)
-        except (httpx.HTTPError, ApiError) as error:  # the next change of a pod or service tries again
-            log.info("service %s/%s: %s", namespace, name, error)
+            await request
+        except (httpx.HTTPError, ApiError) as error:
+            log.info("services: %s %s", type(error).__name__, error)
+            if not is_gone(error):
+                asyncio.get_running_loop().call_later(RETRY_SECONDS, self._balance.set)
+            return False
+        return True
+
+
+def _log_defect(error: BaseException) -> None:
+    log.error("a defect of the local kubelet", exc_info=error)
 
 
 async def main(directory: Path) -> None:
@@ -174,7 +201,7 @@ async def main(directory: Path) -> None:
             cluster,
             Prober(),
             Addresses(cluster.pod_cidr),
-            devices.Devices(),
+            devices.Devices({one.name: devices.count(one.capacity) for one in cluster.nodes}),
             (server.hostname or "", str(server.port)),
         )
         await Kubelet(node).run(stop)

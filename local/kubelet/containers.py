@@ -14,6 +14,7 @@ from pathlib import Path
 from local.api import Object
 from local.kubelet import StartError
 from local.kubelet.probes import Prober, schedule, verdicts
+from local.kubelet.tasks import begin
 
 RETRY_SECONDS = 1.0
 """between attempts to start what can't be started for now"""
@@ -178,7 +179,7 @@ class Container:
                 start_new_session=True,
                 env={"PATH": os.environ["PATH"]},  # for what sets it up; the container's own is in its specification
             )
-        watcher = asyncio.create_task(self._watch_health(prober, address))
+        watcher = begin(self._watch_health(prober, address), self._watch_failed)
         try:
             if self._stopping:  # it was told to stop while it was being started
                 self._signal(signal.SIGKILL)
@@ -232,6 +233,11 @@ class Container:
         watchers = {"readinessProbe": self._watch_readiness, "livenessProbe": self._watch_liveness}
         await asyncio.gather(*(watch(judged(kind)) for kind, watch in watchers.items() if kind in self.spec))
 
+    def _watch_failed(self, error: BaseException) -> None:
+        self.ready = False
+        self._changed()
+        self._tell("FailedSync", f"the probes of {self.name} are no longer asked: {type(error).__name__}: {error}")
+
     async def _watch_readiness(self, judged: AsyncIterator[tuple[bool, str]]) -> None:
         async for healthy, complaint in judged:
             if healthy != self.ready:
@@ -256,8 +262,8 @@ class Container:
         if process is self._process:
             self._signal(signal.SIGKILL)
 
-    async def execute(self, command: list[str], timeout: float) -> str:
-        """Run ``command`` inside the container; return why it failed, empty if it did not."""
+    async def execute(self, command: list[str]) -> str:
+        """Run ``command`` inside the container; return why it failed, empty if it did not. It ends when this is cancelled."""
         if self._process is None:
             return "the container does not run"
         inside = Path(f"/proc/{self._process.pid}/ns")
@@ -274,12 +280,11 @@ class Container:
             env=self.environment,
         )
         try:
-            output, _ = await asyncio.wait_for(process.communicate(), timeout)
-        except TimeoutError:
-            return f"no end within {timeout:g} s"
+            output, _ = await process.communicate()
         finally:
             if process.returncode is None:
-                os.killpg(process.pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it has just ended
+                    os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
         return f"exit code {process.returncode}: {output.decode(errors='replace').strip()}" if process.returncode else ""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 
 from local.api import Object
 
@@ -11,16 +12,26 @@ ANNOTATION = "huawei.com/AscendReal"
 _PREFIX = "Ascend910-"
 
 
+def count(resources: Mapping[str, str]) -> int:
+    """Dies among ``resources`` (name -> quantity): limits of a container, or capacity of a node."""
+    return sum(int(amount) for name, amount in resources.items() if name.startswith("huawei.com/"))
+
+
+def of_container(container: Object) -> int:
+    """Dies that the container asks for."""
+    return count(container.get("resources", {}).get("limits") or {})
+
+
 def wanted(pod: Object) -> int:
     """Dies that the pod's containers ask for."""
-    limits = (one.get("resources", {}).get("limits") or {} for one in pod["spec"]["containers"])
-    return sum(int(amount) for one in limits for name, amount in one.items() if name.startswith("huawei.com/"))
+    return sum(of_container(one) for one in pod["spec"]["containers"])
 
 
 def given(pod: Object) -> list[int]:
-    """Dies that the pod has already."""
+    """Dies that the pod has already; names that no device plugin would write are none."""
     names = (pod["metadata"].get("annotations") or {}).get(ANNOTATION, "")
-    return [int(name.removeprefix(_PREFIX)) for name in names.split(",") if name]
+    found = (re.fullmatch(rf"{_PREFIX}(\d+)", name) for name in names.split(","))
+    return [int(name[1]) for name in found if name]
 
 
 def names(dies: Iterable[int]) -> str:
@@ -29,9 +40,11 @@ def names(dies: Iterable[int]) -> str:
 
 
 class Devices:
-    """Dies of all nodes: each is given to one pod at a time. The scheduler has seen to it that there are enough."""
+    """Dies of all nodes: each is given to one pod at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, capacity: Mapping[str, int]) -> None:
+        """Start with all dies free; ``capacity`` says how many each node has."""
+        self._capacity = capacity
         self._used: dict[str, set[int]] = {}
 
     def mark(self, node: str, dies: Iterable[int]) -> None:
@@ -39,11 +52,18 @@ class Devices:
         self._used.setdefault(node, set()).update(dies)
 
     def take(self, node: str, count: int) -> list[int]:
-        """The lowest ``count`` free dies of ``node``."""
+        """The lowest ``count`` free dies of ``node``.
+
+        Raises:
+            LookupError: there are not so many. The scheduler counts a pod's dies as free as soon as its object is gone,
+                which may be a moment before they are released here.
+        """
         used = self._used.setdefault(node, set())
-        free = [die for die in range(count + len(used)) if die not in used][:count]
-        used.update(free)
-        return free
+        free = [die for die in range(self._capacity.get(node, 0)) if die not in used]
+        if len(free) < count:
+            raise LookupError(f"requested number of NPU dies unavailable. Requested: {count}, Available: {len(free)}")
+        used.update(free[:count])
+        return free[:count]
 
     def release(self, node: str, dies: Iterable[int]) -> None:
         """The pod that had these is gone."""

@@ -8,14 +8,15 @@ import logging
 import shutil
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 
 from local import container
-from local.api import MERGE, STRATEGIC, Api, ApiError, Object
+from local.api import MERGE, STRATEGIC, Api, ApiError, Object, holds, is_gone
 from local.cluster import Cluster
 from local.kubelet import StartError, devices, volumes
 from local.kubelet.addresses import Addresses
@@ -23,7 +24,8 @@ from local.kubelet.containers import RETRY_SECONDS, Container, now
 from local.kubelet.environment import Objects, environment, expand, references
 from local.kubelet.probes import Prober
 from local.kubelet.services import is_ready
-from local.state import State
+from local.kubelet.tasks import begin
+from local.state import PodFolder, State
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TOKEN_SECONDS = 365 * 24 * 3600
@@ -58,7 +60,7 @@ class Pod:
     def __init__(self, found: Object, node: Node) -> None:
         metadata = found["metadata"]
         self.namespace, self.name, self.uid = metadata["namespace"], metadata["name"], metadata["uid"]
-        self.directory = node.state.pods / f"{self.namespace}_{self.name}_{self.uid}"
+        self.directory = node.state.pods / PodFolder(self.namespace, self.name, self.uid).name
         self.published = asyncio.Event()
         """its status is the kubelet's own, no longer that of an earlier one"""
         self.over = asyncio.Event()
@@ -67,9 +69,6 @@ class Pod:
         self._path = f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
         self._changed, self._gone = asyncio.Event(), asyncio.Event()
         self._changed.set()
-        self._network = self._addresses_of(found)
-        self._address: str = self._network["podIP"]
-        self.object = self._complete(found)
         self._initialized = False
         self._placed: dict[str, Path] = {}
         self._transitions: dict[str, tuple[str, str]] = {}
@@ -80,8 +79,13 @@ class Pod:
         spec, status = found["spec"], found.get("status", {})
         self._init = self._containers(spec.get("initContainers") or [], status.get("initContainerStatuses") or [])
         self._main = self._containers(spec["containers"], status.get("containerStatuses") or [])
-        self._life = asyncio.create_task(self._live())
-        self._publisher = asyncio.create_task(self._publish_changes())
+        # nothing below may fail: an address that is given to a pod that is not there is lost
+        self._dies = devices.given(found)
+        self._network = self._addresses_of(found)
+        self._address: str = self._network["podIP"]
+        self.object = self._complete(found)
+        self._life = begin(self._live(), self._failed)
+        self._publisher = begin(self._publish_changes(), self._failed)
 
     def _addresses_of(self, found: Object) -> Object:
         """Part of the status that says where the pod is: kept once it is given."""
@@ -101,7 +105,13 @@ class Pod:
         }
 
     def _complete(self, found: Object) -> Object:
-        return {**found, "status": {**found.get("status", {}), **self._network}}
+        """Its object with what only the kubelet knows for sure: an event that comes late lacks it."""
+        metadata, given = found["metadata"], {devices.ANNOTATION: devices.names(self._dies)} if self._dies else {}
+        return {
+            **found,
+            "metadata": {**metadata, "annotations": {**(metadata.get("annotations") or {}), **given}},
+            "status": {**found.get("status", {}), **self._network},
+        }
 
     def _containers(self, specs: Iterable[Object], statuses: Iterable[Object]) -> list[Container]:
         known = {status["name"]: status for status in statuses}
@@ -197,13 +207,22 @@ class Pod:
 
     async def _give_devices(self) -> None:
         count = devices.wanted(self.object)
-        if not count or devices.given(self.object):
-            return
-        names = devices.names(self._node.devices.take(self.object["spec"]["nodeName"], count))
-        patch = {"metadata": {"uid": self.uid, "annotations": {devices.ANNOTATION: names}}}
-        while True:
+        if self._dies:
+            return  # its annotation says so
+        while count and not self._dies:
             try:
-                self.object = self._complete(await self._node.api.request("PATCH", self._path, patch, MERGE))
+                # from here on they are this pod's, whatever becomes of the request
+                self._dies = self._node.devices.take(self.object["spec"]["nodeName"], count)
+                self.object = self._complete(self.object)
+            except LookupError as error:
+                self._tell("UnexpectedAdmissionError", str(error))
+                for one in self._init + self._main:
+                    one.wait_for("UnexpectedAdmissionError", str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+        patch = {"metadata": {"uid": self.uid, "annotations": {devices.ANNOTATION: devices.names(self._dies)}}}
+        while self._dies:
+            try:
+                await self._node.api.request("PATCH", self._path, patch, MERGE)
                 return
             except (httpx.HTTPError, ApiError) as error:  # cancelled when the pod is gone
                 log.info("%s/%s: devices: %s", self.namespace, self.name, error)
@@ -268,8 +287,7 @@ class Pod:
     def _given(self, spec: Object, directory: Path, path: Iterable[str]) -> dict[str, str]:
         """Environment that every container has besides its own."""
         host, port = self._node.server
-        limits = spec.get("resources", {}).get("limits") or {}
-        npus = sum(int(amount) for name, amount in limits.items() if name.startswith("huawei.com/"))
+        npus = devices.of_container(spec)
         pod = self.object
         return {
             "PATH": ":".join([*path, SYSTEM_PATH]),
@@ -288,31 +306,39 @@ class Pod:
     # its end
 
     async def _end(self, grace: float) -> None:
-        await self._stop_containers(grace)
+        try:
+            await self._stop_containers(grace)
+            await self._delete()
+        finally:
+            self._publisher.cancel()
+            if not self.object["spec"].get("hostNetwork"):
+                self._node.addresses.release(self._address)
+            self._node.devices.release(self.object["spec"]["nodeName"], self._dies)
+            self.published.set()
+            self.over.set()
+            clean(self.directory)
+
+    async def _delete(self) -> None:
+        """Delete its object, which a pod has for as long as its containers run."""
+        preconditions = {"gracePeriodSeconds": 0, "preconditions": {"uid": self.uid}}
         while not self._gone.is_set():
             try:
-                preconditions = {"gracePeriodSeconds": 0, "preconditions": {"uid": self.uid}}
                 await self._node.api.request("DELETE", self._path, preconditions)
-                break
-            except ApiError as error:  # not found, or another pod of that name: gone either way
-                log.info("%s/%s: %s", self.namespace, self.name, error)
-                break
-            except httpx.HTTPError:
+                return
+            except (httpx.HTTPError, ApiError) as error:
+                log.info("%s/%s: %s %s", self.namespace, self.name, type(error).__name__, error)
+                if is_gone(error):
+                    return
                 await asyncio.sleep(RETRY_SECONDS)
-        self._publisher.cancel()
-        clean(self.directory)
-        if not self.object["spec"].get("hostNetwork"):
-            self._node.addresses.release(self._address)
-        self._node.devices.release(self.object["spec"]["nodeName"], devices.given(self.object))
-        self.published.set()
-        self.over.set()
 
     async def _stop_containers(self, grace: float) -> None:
         everyone = [*self._main, *reversed(self._init)]
-        await asyncio.gather(*(one.stop(grace, self._gone, self._node.prober, self._address) for one in everyone))
+        stops = (one.stop(grace, self._gone, self._node.prober, self._address) for one in everyone)
+        for failure in await asyncio.gather(*stops, return_exceptions=True):
+            if isinstance(failure, Exception):
+                self._failed(failure)
         self._life.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._life
+        await asyncio.gather(self._life, return_exceptions=True)  # what it failed of has been told
 
     # its status
 
@@ -327,11 +353,11 @@ class Pod:
             try:
                 await self._publish()
                 self.published.set()
-            except ApiError as error:
-                log.info("%s/%s: status: %s", self.namespace, self.name, error)
-                self.published.set()
-            except httpx.HTTPError as error:
+            except (httpx.HTTPError, ApiError) as error:
                 log.info("%s/%s: status: %s %s", self.namespace, self.name, type(error).__name__, error)
+                if is_gone(error):
+                    self.published.set()
+                    continue
                 self._changed.set()
                 await asyncio.sleep(RETRY_SECONDS)
 
@@ -348,19 +374,15 @@ class Pod:
         unready = [one.name for one in self._main if not one.ready]
         ready = self._all_ready()
         why = {} if ready else {"reason": "ContainersNotReady", "message": f"containers with unready status: {unready}"}
-        gates = {gate["conditionType"] for gate in self.object["spec"].get("readinessGates") or []}
-        holding = {
-            condition["type"]
-            for condition in self.object.get("status", {}).get("conditions") or []
-            if condition["status"] == "True"
-        }
+        gates = [gate["conditionType"] for gate in self.object["spec"].get("readinessGates") or []]
+        passed = all(holds(self.object, gate) for gate in gates)
         status: Object = {
             **self._network,
             "phase": phase(self.object["spec"].get("restartPolicy", "Always"), self._init, self._main),
             "conditions": [
                 self._condition("Initialized", holds=self._initialized),
                 self._condition("ContainersReady", holds=ready) | why,
-                self._condition("Ready", holds=ready and gates <= holding) | why,
+                self._condition("Ready", holds=ready and passed) | why,
             ],
             "containerStatuses": [one.status() for one in self._main],
         }
@@ -405,8 +427,13 @@ class Pod:
         with contextlib.suppress(httpx.HTTPError, ApiError):  # an event is a courtesy
             await self._node.api.request("POST", f"/api/v1/namespaces/{self.namespace}/events", event)
 
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
+    def _failed(self, error: BaseException) -> None:
+        """Say that a part of the kubelet's work on this pod has ended in a way that nobody foresaw."""
+        log.error("%s/%s: a defect of the local kubelet", self.namespace, self.name, exc_info=error)
+        self._tell("FailedSync", f"a defect of the local kubelet: {type(error).__name__}: {error}")
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = begin(work, self._failed)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -16,8 +16,8 @@ ASKED_EVERY_AT_MOST = 1.0
 periodSeconds are cut to this. The time that a container is given before it counts as failed (failureThreshold times
 periodSeconds) stays as declared: it is asked more often, not judged more harshly."""
 
-Execute = Callable[[list[str], float], Awaitable[str]]
-"""runs a command in the container within some seconds; returns why it failed, empty if it did not"""
+Execute = Callable[[list[str]], Awaitable[str]]
+"""runs a command in the container; returns why it failed, empty if it did not"""
 
 
 @dataclass(frozen=True)
@@ -78,23 +78,24 @@ class Prober:
     """Asks the probes of all containers."""
 
     def __init__(self) -> None:
-        self._http = httpx.AsyncClient(verify=False, trust_env=False)  # noqa: S501 - a kubelet checks no certificate
+        # a kubelet checks no certificate; how long it waits is up to ``ask``
+        self._http = httpx.AsyncClient(verify=False, trust_env=False, timeout=None)  # noqa: S113, S501
 
     async def ask(self, probe: Object, container: Object, address: str, execute: Execute) -> str:
         """Ask once; return the complaint, empty if the container is well. ``address`` is the pod's."""
         timeout: float = probe.get("timeoutSeconds") or 1
         try:
-            return await asyncio.wait_for(self._ask(probe, container, address, execute, timeout), timeout)
+            return await asyncio.wait_for(self._ask(probe, container, address, execute), timeout)
         except TimeoutError:
             return f"no answer within {timeout:g} s"
-        except (OSError, httpx.HTTPError, ValueError) as error:
+        except (OSError, httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             return f"{type(error).__name__}: {error}"
 
-    async def _ask(self, probe: Object, container: Object, address: str, execute: Execute, timeout: float) -> str:
+    async def _ask(self, probe: Object, container: Object, address: str, execute: Execute) -> str:
         if "exec" in probe:
-            return await execute(probe["exec"].get("command") or [], timeout)
+            return await execute(probe["exec"].get("command") or [])
         if "httpGet" in probe:
-            return await self._http_get(probe["httpGet"], container, address, timeout)
+            return await self._http_get(probe["httpGet"], container, address)
         # a gRPC probe is answered by whoever accepts connections: the protocol itself is not spoken here
         target = probe.get("tcpSocket") or probe["grpc"]
         number = port_number(target["port"], container)
@@ -102,13 +103,13 @@ class Prober:
         writer.close()
         return ""
 
-    async def _http_get(self, wanted: Object, container: Object, address: str, timeout: float) -> str:
+    async def _http_get(self, wanted: Object, container: Object, address: str) -> str:
         scheme = (wanted.get("scheme") or "HTTP").lower()
         host = wanted.get("host") or address
         path = "/" + (wanted.get("path") or "").lstrip("/")
         url = f"{scheme}://{host}:{port_number(wanted['port'], container)}{path}"
         headers: Mapping[str, str] = {header["name"]: header["value"] for header in wanted.get("httpHeaders") or []}
         headers = {"User-Agent": "kube-probe/1.34", "Connection": "close", **headers}
-        response = await self._http.get(url, headers=headers, timeout=timeout)
+        response = await self._http.get(url, headers=headers)
         good = httpx.codes.OK <= response.status_code < httpx.codes.BAD_REQUEST
         return "" if good else f"HTTP probe failed with statuscode: {response.status_code}"

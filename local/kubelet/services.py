@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from local.api import Object
+from local.api import Object, holds
 
 LOCALHOST = "127.0.0.1"
 
@@ -50,6 +50,4 @@ def address(service: Object, pods: Iterable[Object]) -> str:
 
 def is_ready(pod: Object) -> bool:
     """Whether ``pod`` is ready and not about to end."""
-    conditions = pod.get("status", {}).get("conditions") or []
-    ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
-    return ready and "deletionTimestamp" not in pod["metadata"] and bool(pod["status"].get("podIP"))
+    return holds(pod, "Ready") and "deletionTimestamp" not in pod["metadata"] and bool(pod["status"].get("podIP"))

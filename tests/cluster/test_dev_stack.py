@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -207,22 +208,25 @@ def test_a_mistake_stops_preview_and_up_with_its_path_and_without_a_traceback(
     assert after == before
 
 
-def test_a_second_stack_runs_the_second_seed_beside_it(converged: Cluster) -> None:
+def test_a_second_stack_runs_the_second_seed_beside_it_and_leaves_room_for_the_first_to_grow(converged: Cluster) -> None:
     stack = "deepseek-v2-lite"
     config_file = converged.config_file.with_name(f"Pulumi.{stack}.yaml")
-    config_file.write_text(
-        (stacks.ROOT / config_file.name).read_text().replace("127.0.0.1:8080", f"127.0.0.1:{converged.router_port}")
-    )
+    shutil.copy(stacks.ROOT / config_file.name, config_file)
     second = type(converged.pulumi)(converged.state, converged.pulumi.search, config_file)
     second.select(stack)
     second.run("up", "--yes", "--skip-preview", "--stack", stack)
     try:
+        assert second.outputs(stack)["router"] == f"http://127.0.0.1:{converged.router_port}"
         pods = converged.settled_pods("deepseek-v2-lite", "dev")
         assert pods.keys() == {"deepseek-v2-lite-0-prefill-0-0", "deepseek-v2-lite-0-decode-0-0"}
         assert all(is_ready(pod) for pod in pods.values())
+        assert len({pod["spec"]["nodeName"] for pod in pods.values()}) == 1
         converged.wait_until_paired(1, 1, "deepseek-v2-lite", "dev")
         assert converged.ask(model="deepseek-ai/DeepSeekV2")[1].failures == ()
         second.run("up", "--yes", "--skip-preview", "--expect-no-changes", "--stack", stack)
+        converged.configure(RATIO, "2P1D")
+        converged.up()
+        converged.wait_until_paired(2, 1)
     finally:
         second.run("destroy", "--yes", "--skip-preview", "--stack", stack)
     assert converged.objects("modelservings,modelservers,modelroutes", "--namespace=dev") == []

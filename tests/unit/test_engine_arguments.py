@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from local.engine.arguments import NEWEST, Engine, check, parse, version
+from local.engine.arguments import CONNECTORS as REGISTERED
+from local.engine.arguments import NEWEST, Engine, Version, check, parse, registers, version
 
 MODEL = "/models/DeepSeek-V4-Flash-w8a8-mtp"
 FILES = {f"{MODEL}/config.json", f"{MODEL}/chat_template.jinja"}
@@ -202,6 +203,17 @@ CONNECTORS = [
     ("MooncakeHybridConnector", "x:v0.18.0", V20),
     ("NoSuchConnector", "x:main", None),
 ]
+
+
+@pytest.mark.parametrize(("connector", "since", "until"), [(name, *versions) for name, versions in REGISTERED.items()])
+def test_a_connector_exists_from_its_first_version_until_the_first_without_it(
+    connector: str, since: Version, until: Version | None
+) -> None:
+    before = (*since[:3], since[3] - 1)
+    assert [registers(version, connector) for version in (before, since)] == [False, True]
+    last, after = ((*until[:3], until[3] - 1), until) if until else (NEWEST, None)
+    assert registers(last, connector)
+    assert after is None or not registers(after, connector)
 
 
 @pytest.mark.parametrize(("connector", "without", "with_it"), CONNECTORS, ids=[name for name, *_ in CONNECTORS])

@@ -5,6 +5,9 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,10 +22,10 @@ import pytest
 from local.engine import downloader, simulator
 from local.engine.arguments import Engine, KVTransfer
 from local.engine.proxy import Proxy, Record, hand_over, record_to
-from local.engine.runtime import metrics_url
 from local.engine.server import Server
 
 TRANSFER = KVTransfer("MooncakeConnectorV1", "kv_producer", "group-0_prefill-0", 9000)
+LAUNCHER = [str(Path(__file__).parents[2] / "local/images/runtime/runtime")]
 ENGINE = Engine(
     model="/models/m",
     served_model_names=("m", "n"),
@@ -93,6 +96,26 @@ def port(records: list[Record]) -> Iterator[int]:
         serving(Proxy(("127.0.0.1", 0), upstream, ENGINE, records.append)) as port,
     ):
         yield port
+
+
+def subprocess_of_runtime(engine_base_url: str) -> tuple[subprocess.Popen[bytes], int]:
+    port = simulator.free_port()
+    line = [*LAUNCHER, "--engine=vllm", f"--port={port}", f"--engine-base-url={engine_base_url}", "--pod=d/p", "--model=m"]
+    process = subprocess.Popen(line, env=os.environ | {"LOCAL_POD_IP": "127.0.0.2", "LOCAL_PYTHON": sys.executable})
+    return process, port
+
+
+def get(port: int, path: str) -> http.client.HTTPResponse:
+    deadline = time.monotonic() + 10
+    while True:
+        connection = http.client.HTTPConnection("127.0.0.2", port, timeout=5)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse()
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
 
 
 def ask(port: int, body: dict[str, Any]) -> http.client.HTTPResponse:
@@ -221,17 +244,43 @@ def test_the_simulator_takes_over_names_and_limits() -> None:
     ]
 
 
-URLS = [
-    ("http://localhost:8000", "127.1.0.4", "http://127.1.0.4:8000/metrics"),
-    ("http://127.0.0.1:8000/", "127.1.0.4", "http://127.1.0.4:8000/metrics"),
-    ("http://engine:8000", "127.1.0.4", "http://engine:8000/metrics"),
-    ("http://localhost:8000", "", "http://localhost:8000/metrics"),
-]
+@pytest.mark.parametrize(("host", "status"), [("127.0.0.1", 502), ("127.0.0.2", 200)])
+def test_the_sidecar_asks_the_engine_exactly_where_it_was_told(host: str, status: int) -> None:
+    """All pods share one loopback interface here, and yet localhost reaches no engine: it listens on the pod's address."""
+
+    class Metrics(FakeSimulator):
+        def do_GET(self) -> None:
+            self.answer(200 if self.path == "/metrics" else 404, b"vllm:x 1")
+
+    with serving(Server(("127.0.0.2", 0), Metrics)) as engine:
+        url = f"http://{host}:{engine}"
+        sidecar, port = subprocess_of_runtime(url)
+        try:
+            response = get(port, "/metrics")
+            assert response.status == status
+            assert (response.read() == b"vllm:x 1") == (status == 200)
+        finally:
+            sidecar.kill()
+            sidecar.wait()
 
 
-@pytest.mark.parametrize(("base", "pod_ip", "url"), URLS)
-def test_localhost_of_the_sidecar_is_its_pod(base: str, pod_ip: str, url: str) -> None:
-    assert metrics_url(base, "/metrics", pod_ip) == url
+def test_the_simulator_sets_aside_little_memory() -> None:
+    """What it sets aside is 8 bytes a token, for all requests that may run or wait (see LONGEST_QUEUE)."""
+    engine = replace(ENGINE, max_num_seqs=48, max_model_len=65536)
+    flags = dict(flag.split("=") for flag in simulator.arguments(engine, 5555) if "=" in flag)
+    requests = int(flags["--max-num-seqs"]) + int(flags["--max-waiting-queue-length"])
+    assert 8 * requests * int(flags["--max-model-len"]) < 200 * 2**20
+
+
+PROGRAMS = ["vllm-ascend/vllm", "runtime/runtime", "downloader/downloader"]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_program_of_an_image_is_the_stand_in_that_is_named_like_it(program: str) -> None:
+    path = Path(__file__).parents[2] / "local/images" / program
+    done = subprocess.run([path, "--help"], env={"LOCAL_PYTHON": sys.executable}, capture_output=True, text=True, check=False)
+    assert Path(program).name in done.stdout + done.stderr
+    assert "No module named" not in done.stderr
 
 
 def test_a_download_keeps_what_is_there(tmp_path: Path) -> None:

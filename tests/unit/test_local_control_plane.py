@@ -45,10 +45,23 @@ def test_a_program_is_started_anew_when_something_that_it_depends_on_changes(sta
     assert {name for name in described if described[name] != moved[name]} == set(COMPONENTS) - {"etcd"}
 
 
+LISTENS = ("--listen", "--bind-address", "--secure-port", "--port", "--server-address", "--address", "--insecure")
+"""beginnings of the flags that say where one of the programs listens"""
+
+
 def test_nothing_listens_beyond_the_loopback_interface(state: State, pki: Pki) -> None:
-    for program in programs(FOLDERS, state, pki, PORTS):
-        listens = [one for one in program.arguments if one.startswith(("--listen", "--bind-address"))]
-        assert all("127.0.0.1" in one for one in listens)
+    listens = {
+        program.name: [one for one in program.arguments if one.startswith(LISTENS)]
+        for program in programs(FOLDERS, state, pki, PORTS)
+    }
+    assert listens == {
+        "etcd": ["--listen-client-urls=https://127.0.0.1:1", "--listen-peer-urls=https://127.0.0.1:2"],
+        "kube-apiserver": ["--bind-address=127.0.0.1", "--secure-port=3"],
+        "kube-controller-manager": ["--secure-port=0"],
+        "kube-scheduler": ["--secure-port=0"],
+        "kwok": [],  # serves only if told to
+        "kubelet": [],  # holds its network, 127.N.255.254
+    }
 
 
 def test_the_kubeconfig_has_one_context(pki: Pki) -> None:

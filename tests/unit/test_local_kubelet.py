@@ -445,7 +445,7 @@ def test_a_log_that_is_not_there_or_not_clear_is_an_error(
 
 
 def test_each_die_is_given_to_one_pod_at_a_time_and_again_when_that_pod_is_gone() -> None:
-    dies = devices.Devices()
+    dies = devices.Devices({"a": 16, "b": 16})
     dies.mark("a", [1])
     first, second = dies.take("a", 2), dies.take("a", 1)
     assert (first, second, dies.take("b", 2)) == ([0, 2], [3], [0, 1])
@@ -453,11 +453,23 @@ def test_each_die_is_given_to_one_pod_at_a_time_and_again_when_that_pod_is_gone(
     assert dies.take("a", 3) == [0, 2, 4]
 
 
+def test_no_node_gives_more_dies_than_it_has() -> None:
+    dies = devices.Devices({"a": 4})
+    dies.mark("a", [1])
+    assert dies.take("a", 1) == [0]
+    for node, count, available in (("a", 3, 2), ("unknown", 1, 0)):
+        with pytest.raises(LookupError, match=f"Requested: {count}, Available: {available}"):
+            dies.take(node, count)
+    assert dies.take("a", 2) == [2, 3]
+
+
 def test_a_pod_says_which_dies_it_has_in_the_device_plugins_annotation() -> None:
     pod: Json = {"metadata": {"annotations": {devices.ANNOTATION: devices.names([3, 11])}}, "spec": {"containers": []}}
     assert pod["metadata"]["annotations"] == {"huawei.com/AscendReal": "Ascend910-3,Ascend910-11"}
     assert devices.given(pod) == [3, 11]
     assert devices.given({"metadata": {}, "spec": {}}) == []
+    strange = "Ascend910-, Ascend310-1,Ascend910-x,,Ascend910-2"
+    assert devices.given({"metadata": {"annotations": {devices.ANNOTATION: strange}}}) == [2]
 
 
 def test_dies_are_counted_over_all_containers_and_all_ascend_resources() -> None:
@@ -467,3 +479,5 @@ def test_dies_are_counted_over_all_containers_and_all_ascend_resources() -> None
         {},
     ]
     assert devices.wanted({"spec": {"containers": containers}}) == 3
+    assert [devices.of_container(one) for one in containers] == [2, 1, 0]
+    assert devices.count({"huawei.com/ascend-1980": "16", "cpu": "192"}) == 16

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import os
+import signal
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from local import processes
+from local.errors import LocalError
 from local.processes import Program
-from local.state import State, locate, network, network_holder, ports
+from local.state import PodFolder, State, locate, network, network_holder, ports
 
 
 @pytest.fixture
@@ -39,6 +41,52 @@ def test_without_environment_the_state_is_in_the_checkout(monkeypatch: pytest.Mo
 
 def test_only_the_owner_may_look_into_the_state(state: State) -> None:
     assert all(path.stat().st_mode & 0o777 == 0o700 for path in (state.directory, state.pki, state.pods))
+
+
+def occupied(directory: Path, *names: str) -> State:
+    directory.mkdir()
+    for name in names:
+        (directory / name).write_text("mine")
+    return State(directory)
+
+
+@pytest.mark.parametrize("names", [["thesis.txt"], ["thesis.txt", "lock"], ["thesis.txt", "pulumi"]])
+def test_a_directory_of_something_else_is_not_taken_for_the_state(tmp_path: Path, names: list[str]) -> None:
+    state = occupied(tmp_path / "home", *names)
+    before = {file: file.read_text() for file in state.directory.iterdir()}
+    with pytest.raises(LocalError, match=r"is not of a local cluster: it holds thesis\.txt"):
+        state.create()
+    with pytest.raises(LocalError, match="is not of a local cluster"), state.lock():
+        pass
+    assert not state.owned()
+    assert {file: file.read_text() for file in state.directory.iterdir()} == before
+
+
+@pytest.mark.parametrize("names", [[], ["pulumi"], ["lock"]])
+def test_a_new_or_empty_directory_becomes_the_state_and_stays_it(tmp_path: Path, names: list[str]) -> None:
+    state = occupied(tmp_path / "home", *names)
+    assert not state.owned()
+    with state.lock():
+        assert state.owned()
+        state.create()
+    (state.directory / "results").write_text("mine")
+    State(state.directory).create()
+    with state.lock():
+        assert state.owned()
+
+
+def test_a_state_directory_that_can_not_be_made_is_the_users_mistake(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for directory in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(LocalError, match="can't hold the local cluster's state"):
+            State(directory).create()
+        assert not State(directory).owned()
+
+
+def test_the_folder_of_a_pod_says_whose_it_is() -> None:
+    folder = PodFolder("default", "ms-0-prefill-0-0", "u-1")
+    assert folder.name == "default_ms-0-prefill-0-0_u-1"
+    assert PodFolder.of(Path("/pods") / folder.name) == folder
 
 
 def test_ports_differ_and_are_the_same_the_second_time(tmp_path: Path) -> None:
@@ -77,6 +125,25 @@ def test_two_clusters_that_run_at_once_get_different_networks(tmp_path: Path) ->
         assert network(tmp_path / "one", held=False) != first
 
 
+@pytest.fixture
+def five_seconds() -> Iterator[None]:
+    """For what would otherwise go on for ever."""
+
+    def over(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.alarm(5)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def wait_for_end(state: State, name: str = "program") -> None:
+    while processes.running(state.pids, name):
+        time.sleep(0.005)
+
+
 def run(state: State, *command: str, name: str = "program", **environment: str) -> Program:
     program = Program(name, command, environment)
     processes.start(program, state.pids, state.logs)
@@ -106,9 +173,8 @@ def test_a_program_with_other_flags_or_environment_has_another_fingerprint() -> 
 
 def test_a_program_that_ended_is_not_running(state: State) -> None:
     run(state, "true")
-    pid = int((state.pids / "program").read_text().split()[0])
-    os.waitpid(pid, 0)
-    assert processes.running(state.pids, "program") is None
+    wait_for_end(state)
+    assert (state.pids / "program").exists()
 
 
 def test_a_pid_that_belongs_to_another_program_now_is_not_ours(state: State) -> None:
@@ -143,5 +209,27 @@ def test_a_program_that_ignores_sigterm_is_killed_with_its_children(state: State
 
 def test_the_output_of_a_program_goes_to_its_log(state: State) -> None:
     run(state, "echo", "hello there")
-    os.waitpid(int((state.pids / "program").read_text().split()[0]), 0)
+    wait_for_end(state)
     assert (state.logs / "program.log").read_text() == "hello there\n"
+
+
+@pytest.mark.usefixtures("five_seconds")
+@pytest.mark.parametrize("broken", ["pids missing", "pids full", "logs missing", "logs a file"])
+def test_a_program_that_does_not_come_to_life_is_an_error(state: State, broken: str) -> None:
+    folder, how = broken.split(maxsplit=1)
+    directory = state.directory / folder
+    if how == "full":  # the pid file can't be written, as on a full disk
+        (directory / "program.new").symlink_to("/dev/full")
+    else:
+        directory.rmdir()
+    if how == "a file":
+        directory.touch()
+    with pytest.raises(LocalError, match="program can't be started"):
+        run(state, "sleep", "30")
+    assert not (state.pids / "program").exists()
+
+
+@pytest.mark.usefixtures("five_seconds")
+def test_a_program_that_lives_for_a_moment_only_has_been_started(state: State) -> None:
+    for number in range(50):
+        run(state, "true", name=f"program-{number}")

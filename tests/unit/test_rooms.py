@@ -14,7 +14,7 @@ MAY_IMPORT = {
     "catalog": {"models", "packaging", "pydantic", "yaml"},
     "render": {"catalog", "models"},
     "rules": {"catalog", "models", "render", "pydantic", "pydantic_core", "yaml"},
-    "components": {"models", "render", "rules", "pulumi"},
+    "components": {"models", "render", "rules", "pulumi", "yaml"},
     # never pulumi: the local cluster drives the command line, as a user does
     "local": {"models", "rules", "cryptography", "httpx", "pydantic", "yaml"},
 }

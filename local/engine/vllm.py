@@ -1,4 +1,4 @@
-"""``python -m local.engine serve MODEL ...``: the ``vllm`` of the local cluster's vLLM-Ascend images."""
+"""``python -m local.engine.vllm serve MODEL ...``: the ``vllm`` of the local cluster's vLLM-Ascend images."""
 
 from __future__ import annotations
 
