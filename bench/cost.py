@@ -69,7 +69,7 @@ def declared(ratio: str) -> dict[str, Any]:
     for role in ("prefill", "decode"):
         config["deployments"][BENCHED][role] = {
             "parallelism": {"dp": 1, "tp": 1},
-            "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}},
+            "resources": {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"cpu": "1", "memory": "2Gi"}},
         }
     config["deployments"][BENCHED] |= {"hostNetwork": False, "sharedMemory": "1Gi"}
     config["cluster"]["npu"].pop("nodes")

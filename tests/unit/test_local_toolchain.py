@@ -40,6 +40,7 @@ def test_a_program_is_built_once_and_found_from_then_on(go: Path) -> None:
     said: list[str] = []
     folders = ensure([ETCD], said.append)
     assert (folders["etcd"] / "etcd").read_text() == "program\n"
+    assert not list(folders["etcd"].parent.glob("*.building-*"))
     assert any("[1/1] built etcd" in line for line in said)
     calls = go.read_text()
     assert ensure([ETCD], said.append) == folders

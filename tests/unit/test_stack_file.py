@@ -371,6 +371,12 @@ def test_settings_of_other_projects_in_the_stack_file_are_theirs() -> None:
     assert source.config == {"cluster": {"a": 1}}
 
 
+@pytest.mark.parametrize(("prefill", "decode", "works"), [(8, 8, True), (8, 2, True), (8, 3, False), (2, 4, False), (6, 3, True)])
+def test_prefill_tp_is_a_multiple_of_decode_tp(prefill: int, decode: int, *, works: bool) -> None:
+    edit = {"prefill": {"parallelism": {"dp": 1, "tp": prefill}}, "decode": {"parallelism": {"dp": 1, "tp": decode}}}
+    assert ("PD501" not in {code for code, _ in findings(stacks.config(**edit))}) is works
+
+
 def test_deployments_share_the_servers() -> None:
     config = stacks.config(ratio="2P1D")
     config["deployments"]["other"] = {"recipe": stacks.RECIPE, "model": {"served": "other"}}
