@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from packaging.version import Version
 
-from catalog.types import EngineCatalog, NpuFamily
+from catalog.types import EngineCatalog, ModelArchitecture, NpuFamily
 
 _HERE = Path(__file__).resolve().parent
 
@@ -23,6 +23,13 @@ def npu_families() -> dict[str, NpuFamily]:
     """NPU families by name, from ``catalog/npu/*.yaml``."""
     families = [NpuFamily.model_validate(_read(path)) for path in sorted((_HERE / "npu").glob("*.yaml"))]
     return {family.family: family for family in families}
+
+
+@cache
+def models() -> dict[str, ModelArchitecture]:
+    """Model architectures by name, from ``catalog/models/*.yaml``."""
+    found = [ModelArchitecture.model_validate(_read(path)) for path in sorted((_HERE / "models").glob("*.yaml"))]
+    return {model.name: model for model in found}
 
 
 @cache

@@ -21,10 +21,21 @@ class NpuFamily(Declaration):
     """One generation of Ascend servers."""
 
     family: str
+    serves_prefill_decode: Annotated[bool, Field(description="whether vLLM-Ascend supports P/D on it")] = True
     dies_per_node: Annotated[int, Field(ge=1, description="what one server offers of the extended resource")]
     image_suffix: Annotated[str, Field(description="of vLLM-Ascend's image tag")]
     resource_names: Annotated[dict[str, str], Field(description="device plugin -> extended resource; one unit is one die")]
     mounts: tuple[HostFile, ...]
+
+
+class ModelArchitecture(Declaration):
+    """What of a model decides how it can be split."""
+
+    name: str
+    attention: Literal["MLA", "GQA"]
+    attention_heads: Annotated[int, Field(ge=1)]
+    key_value_heads: Annotated[int | None, Field(ge=1, description="of GQA")] = None
+    experts: Annotated[int | None, Field(ge=1, description="routed experts; absent: the model is dense")] = None
 
 
 class Connector(Declaration):

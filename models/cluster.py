@@ -15,7 +15,7 @@ class Npu(Declaration):
     """The NPU servers of the cluster."""
 
     family: Annotated[str, Field(description="key of catalog/npu")]
-    device_plugin: Annotated[str, Field(description="which device plugin names the resource: cce or mindcluster")]
+    device_plugin: Annotated[str, Field(description="which device plugin names the resource: cce, mindcluster or hami")]
     nodes: Annotated[int | None, Field(ge=1, description="how many NPU servers there are; absent: capacity is not checked")] = (
         None
     )

@@ -148,6 +148,9 @@ class Model(Declaration):
     """The model and how every engine of the deployment loads it."""
 
     served: Annotated[str, Field(min_length=1, max_length=256, description="name that clients ask for")]
+    architecture: Annotated[
+        str | None, Field(description="key of catalog/models: parallelism is checked against its heads and experts")
+    ] = None
     weights: Weights
     max_model_len: Annotated[int, Field(ge=1)]
     quantization: Annotated[Literal["ascend"] | None, Field(description="ascend for ModelSlim weights")] = None

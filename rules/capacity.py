@@ -23,6 +23,14 @@ def npu_family_is_in_the_catalogue(stack: Stack) -> Iterator[Problem]:
         yield Problem(("cluster", "npu", "devicePlugin"), f"no device plugin {npu.device_plugin!r}", f"one of {known}")
 
 
+@rule("PD103", source="vLLM-Ascend P/D feature status")
+def npu_family_serves_prefill_and_decode(stack: Stack) -> Iterator[Problem]:
+    """Nobody has shown P/D on it: no connector is tested there, and graphs and kernels that decode relies on are missing."""
+    if not catalog.npu_families()[stack.cluster.npu.family].serves_prefill_decode:
+        able = [name for name, family in catalog.npu_families().items() if family.serves_prefill_decode]
+        yield Problem(("cluster", "npu", "family"), f"no P/D on {stack.cluster.npu.family}", f"one of {one_of(able)}")
+
+
 @rule("PD102", source="Kubernetes scheduling")
 def cluster_has_the_npus(stack: Stack) -> Iterator[Problem]:
     """Pods go whole onto servers; one that finds none stays Pending and `up` waits."""

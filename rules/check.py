@@ -8,12 +8,18 @@ from typing import Any
 
 import catalog
 from models.stack import Stack
-from rules import capacity, engine, environment, escape_hatch, names, parallelism, ports, recovery, resources, shape
+from rules import architecture, capacity, engine, environment, escape_hatch, names, parallelism, ports, recovery, resources, shape
 from rules.finding import Finding, Path, Rule, StackError, in_deployment, one_of
 from rules.source import Source
 
 RULES: tuple[Rule, ...] = (
+    architecture.model_architecture_is_in_the_catalogue,
+    architecture.dense_model_has_no_data_parallelism,
+    architecture.heads_divide_among_tensor_parallel_ranks,
+    architecture.expert_parallelism_needs_experts,
+    architecture.experts_divide_among_all_ranks,
     capacity.npu_family_is_in_the_catalogue,
+    capacity.npu_family_serves_prefill_and_decode,
     capacity.cluster_has_the_npus,
     engine.connector_is_in_the_engine_release,
     engine.nothing_is_set_that_the_release_no_longer_reads,

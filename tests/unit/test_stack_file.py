@@ -145,6 +145,12 @@ def test_downloaded_weights_replace_the_recipes_host_path() -> None:
     assert deployment.model.weights.path == "/cache/model"
 
 
+def qwen(**parallelism: Any) -> dict[str, Any]:
+    """Both roles of a dense model with 64 heads and 8 key-value heads."""
+    role = {"parallelism": {"dp": 1, "expertParallel": False, **parallelism}}
+    return stacks.config(model={"architecture": "qwen3-32b"}, prefill=role, decode=role)
+
+
 BROKEN: dict[str, tuple[Callable[[], dict[str, Any]], list[tuple[str, str]]]] = {
     "npu_family_is_in_the_catalogue": (
         lambda: stacks.config(cluster={"npu": {"family": "A9", "devicePlugin": "cce"}}),
@@ -248,6 +254,34 @@ BROKEN: dict[str, tuple[Callable[[], dict[str, Any]], list[tuple[str, str]]]] = 
     "shared_memory_is_enough_for_all_ranks": (
         lambda: stacks.config(sharedMemory="15Gi"),
         [("PD703", in_deployment(".sharedMemory"))],
+    ),
+    "model_architecture_is_in_the_catalogue": (
+        lambda: stacks.config(model={"architecture": "qwen4"}),
+        [("PD204", in_deployment(".model.architecture"))],
+    ),
+    "dense_model_has_no_data_parallelism": (
+        lambda: qwen(dp=2, tp=2),
+        [("PD511", in_deployment(f".{role}.parallelism.dp")) for role in ("decode", "prefill")],
+    ),
+    "heads_divide_among_tensor_parallel_ranks": (
+        lambda: qwen(tp=12),
+        [("PD512", in_deployment(f".{role}.parallelism.tp")) for role in ("decode", "prefill")],
+    ),
+    "expert_parallelism_needs_experts": (
+        lambda: qwen(tp=8, expertParallel=True),
+        [("PD513", in_deployment(f".{role}.parallelism.expertParallel")) for role in ("decode", "prefill")],
+    ),
+    "experts_divide_among_all_ranks": (
+        lambda: stacks.config(
+            model={"architecture": "deepseek-v3"},
+            prefill={"parallelism": {"dp": 3, "tp": 4}},
+            decode={"parallelism": {"dp": 4, "tp": 4}},
+        ),
+        [("PD514", in_deployment(".prefill.parallelism"))],
+    ),
+    "npu_family_serves_prefill_and_decode": (
+        lambda: stacks.config(cluster={"npu": {"family": "310P", "devicePlugin": "hami"}}),
+        [("PD103", "kthena-pd:cluster.npu.family")],
     ),
     "router_ports_differ": (
         lambda: stacks.config(cluster={"controlPlane": {"router": {"port": 15000}}}),
@@ -375,6 +409,11 @@ def test_settings_of_other_projects_in_the_stack_file_are_theirs() -> None:
 def test_prefill_tp_is_a_multiple_of_decode_tp(prefill: int, decode: int, *, works: bool) -> None:
     edit = {"prefill": {"parallelism": {"dp": 1, "tp": prefill}}, "decode": {"parallelism": {"dp": 1, "tp": decode}}}
     assert ("PD501" not in {code for code, _ in findings(stacks.config(**edit))}) is works
+
+
+@pytest.mark.parametrize(("tp", "works"), [(1, True), (2, True), (8, True), (16, True), (3, False), (12, False)])
+def test_grouped_heads_are_split_or_copied_evenly(tp: int, *, works: bool) -> None:
+    assert ("PD512" not in {code for code, _ in findings(qwen(tp=tp))}) is works
 
 
 def test_deployments_share_the_servers() -> None:
