@@ -108,9 +108,17 @@ class Role(Declaration):
 
 
 class HostPath(Declaration):
-    """Weights that already lie on every node at one path."""
+    """A directory of the node."""
 
     host_path: HostDirectory
+
+
+class Claim(Declaration):
+    """Weights on a PersistentVolumeClaim that is there already, NFS for example."""
+
+    name: DnsLabel
+    path: Annotated[HostDirectory, Field(description="where the container sees the weights")]
+    sub_path: Annotated[str | None, Field(pattern=r"^[^/].*$", description="directory inside the volume")] = None
 
 
 class Download(Declaration):
@@ -118,30 +126,32 @@ class Download(Declaration):
 
     source: Annotated[str, Field(min_length=1, description="Hugging Face id, or hf://, ms://, s3://, pvc:// URI")]
     cache: HostPath
+    credentials: Annotated[
+        DnsLabel | None,
+        Field(description="Secret with what the source wants: HF_AUTH_TOKEN, MS_TOKEN, ACCESS_KEY and SECRET_KEY, ENDPOINT"),
+    ] = None
     image: Annotated[str | None, Field(description="whole image reference where it isn't Kthena's downloader")] = None
 
 
 class Weights(Declaration):
-    """Where the weights come from: exactly one of the two."""
+    """Where the weights come from: exactly one of the three."""
 
     host_path: HostDirectory | None = None
+    claim: Claim | None = None
     download: Download | None = None
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
-        if (self.host_path is None) == (self.download is None):
-            raise ValueError("give exactly one of hostPath and download")
+        if sum(given is not None for given in (self.host_path, self.claim, self.download)) != 1:
+            raise ValueError("not exactly one source; give one of hostPath, claim and download")
         return self
 
     @property
     def path(self) -> str:
-        """Path of the weights, on the node and in the container alike."""
-        return self.host_path if self.host_path is not None else self._download.cache.host_path
-
-    @property
-    def _download(self) -> Download:
-        assert self.download is not None  # noqa: S101 - _exactly_one holds
-        return self.download
+        """Path of the weights in the container; on the node too where they lie there."""
+        if self.claim:
+            return self.claim.path
+        return self.download.cache.host_path if self.download else str(self.host_path)
 
 
 class Model(Declaration):

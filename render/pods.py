@@ -9,7 +9,7 @@ import catalog
 from catalog.types import NpuFamily
 from models.base import dump
 from models.cluster import Cluster
-from models.deployment import Deployment, RoleName
+from models.deployment import Deployment, RoleName, Weights
 from models.quantities import seconds
 from render.names import GROUP_LABEL, ROLE_ID_LABEL
 from render.scripts import needs_physical_devices, script_name
@@ -59,17 +59,22 @@ def pod_spec(deployment: Deployment, cluster: Cluster, role_name: RoleName, scri
         spec["containers"].append(_runtime(deployment, cluster))
     spec["volumes"] = [
         {"name": "scripts", "configMap": {"name": scripts, "defaultMode": 0o555}},
-        {
-            "name": "weights",
-            "hostPath": {
-                "path": deployment.model.weights.path,
-                "type": "DirectoryOrCreate" if deployment.model.weights.download else "Directory",
-            },
-        },
+        {"name": "weights", **_weights_volume(deployment.model.weights)},
         {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": deployment.shared_memory}},
         *({"name": mount.name, "hostPath": {"path": mount.path, "type": mount.type}} for mount in family.mounts),
     ]
     return spec
+
+
+def _weights_volume(weights: Weights) -> dict[str, Any]:
+    if weights.claim:
+        return {"persistentVolumeClaim": {"claimName": weights.claim.name, "readOnly": True}}
+    return {"hostPath": {"path": weights.path, "type": "DirectoryOrCreate" if weights.download else "Directory"}}
+
+
+def _weights_mount(weights: Weights) -> dict[str, Any]:
+    sub_path = {"subPath": weights.claim.sub_path} if weights.claim and weights.claim.sub_path else {}
+    return {"name": "weights", "mountPath": weights.path, **sub_path, "readOnly": True}
 
 
 def _engine(deployment: Deployment, cluster: Cluster, role_name: RoleName, family: NpuFamily) -> dict[str, Any]:
@@ -106,7 +111,7 @@ def _engine(deployment: Deployment, cluster: Cluster, role_name: RoleName, famil
         "livenessProbe": health | {"periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 6},
         "volumeMounts": [
             {"name": "scripts", "mountPath": SCRIPTS, "readOnly": True},
-            {"name": "weights", "mountPath": deployment.model.weights.path, "readOnly": True},
+            _weights_mount(deployment.model.weights),
             {"name": "shared-memory", "mountPath": "/dev/shm"},  # noqa: S108 - the engine's shared memory
             *({"name": mount.name, "mountPath": mount.path, "readOnly": True} for mount in family.mounts),
         ],
@@ -128,6 +133,7 @@ def _downloader(deployment: Deployment, cluster: Cluster) -> dict[str, Any]:
         "name": "downloader",
         "image": download.image or f"{catalog.engine().downloader_image}:v{cluster.control_plane.version}",
         "args": ["--source", download.source, "--output-dir", path],
+        **({"envFrom": [{"secretRef": {"name": download.credentials}}]} if download.credentials else {}),
         "volumeMounts": [{"name": "weights", "mountPath": path}],
     }
 

@@ -32,6 +32,18 @@ def test_every_recipe_renders_objects_without_an_unknown_or_ill_typed_field(
     assert crds.errors(getattr(rendered(recipe=recipe, ratio=ratio), kind)) == []
 
 
+WEIGHTS: dict[str, dict[str, Any]] = {
+    "host path": {"hostPath": "/models/m"},
+    "claim": {"claim": {"name": "weights", "path": "/models/m", "subPath": "m"}},
+    "download": {"download": {"source": "s3://bucket/m", "cache": {"hostPath": "/cache/m"}, "credentials": "s3"}},
+}
+
+
+@pytest.mark.parametrize("weights", WEIGHTS.values(), ids=WEIGHTS.keys())
+def test_weights_from_anywhere_render_objects_that_fit(crds: Crds, weights: dict[str, Any]) -> None:
+    assert crds.errors(rendered(model={"weights": weights}).model_serving) == []
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_check_itself_refuses_a_field_that_the_api_server_would_not_know(crds: Crds, kind: str) -> None:
     broken = copy.deepcopy(getattr(rendered(), kind))

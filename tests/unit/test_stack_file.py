@@ -76,6 +76,7 @@ def test_what_is_no_ratio_is_refused_with_an_example(written: str) -> None:
         ({"traffic": {"timeout": "xyz"}}, ".traffic.timeout"),
         ({"port": 70000}, ".port"),
         ({"model": {"weights": {}}}, ".model.weights"),
+        ({"model": {"weights": {"hostPath": "/a", "claim": {"name": "b", "path": "/b"}}}}, ".model.weights"),
         ({"model": {"weights": {"hostPath": "/m/"}}}, ".model.weights.hostPath"),
         ({"engine": {"version": "latest"}}, ".engine.version"),
         ({"engine": {"version": "v0.13.0-openeuler"}}, ".engine.version"),
