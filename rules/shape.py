@@ -38,12 +38,13 @@ def parse(config: Mapping[str, Any]) -> tuple[Stack | None, list[Finding]]:
         if not found:
             whole = {**_overlay(_recipe(deployment), deployment), "name": name}
             try:
-                deployments[name] = Deployment.model_validate(whole)
+                deployments[name] = Deployment.model_validate(whole, by_name=False)
             except ValidationError as error:
                 findings += _findings(error, ("deployments", name), whole)
     rest = {key: value for key, value in config.items() if key != "deployments"}
     try:
-        stack = Stack.model_validate(rest | ({"deployments": deployments} if "deployments" in config else {}))
+        whole = rest | ({"deployments": deployments} if "deployments" in config else {})
+        stack = Stack.model_validate(whole, by_name=False)  # a key has one spelling in the file, Python's names are Python's
     except ValidationError as error:
         return None, [*findings, *_findings(error, (), {})]
     return stack, findings

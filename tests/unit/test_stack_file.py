@@ -99,6 +99,7 @@ def test_a_value_of_the_wrong_shape_is_named_by_its_path_in_the_users_file(edit:
         ({"ratoi": "1P1D"}, ".ratoi", "did you mean ratio?"),
         ({"prefill": {"paralelism": {}}}, ".prefill.paralelism", "did you mean parallelism?"),
         ({"decode": {"batching": {"max_num_seqs": 3}}}, ".decode.batching.max_num_seqs", "did you mean maxNumSeqs?"),
+        ({"decode": {"extra_args": []}}, ".decode.extra_args", "did you mean extraArgs?"),
         ({"kvTransfer": {"zzz": 1}}, ".kvTransfer.zzz", "known here: connector, port"),
     ],
 )
