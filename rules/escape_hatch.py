@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from models.deployment import ROLES
 from models.stack import Stack
 from render.arguments import derived_flags
 from render.pods import DERIVED_ENV
-from rules.finding import Problem, in_deployment, rule
+from rules.finding import Problem, in_deployment, roles, rule
 
 SHORT_FLAGS = {
     "-tp": "--tensor-parallel-size",
@@ -33,17 +32,16 @@ def extra_args_repeat_no_derived_flag(stack: Stack) -> Iterator[Problem]:
 
     It reads ``_`` as ``-``, ``--no-X`` as the opposite of ``--X``, ``--X.key=value`` as a part of the JSON of ``--X``, and has
     short forms."""
-    for deployment in stack.deployments.values():
-        for role in ROLES:
-            derived = derived_flags(deployment, role)
-            for index, argument in enumerate(deployment.role(role).extra_args):
-                flag = _meant(argument)
-                if flag in derived or f"--no-{flag[2:]}" in derived:
-                    yield Problem(
-                        in_deployment(deployment, role, "extraArgs", index),
-                        f"{argument}: {flag} follows from the declaration",
-                        "declare it in its own field and leave it out here",
-                    )
+    for deployment, role, declared in roles(stack):
+        derived = derived_flags(deployment, role)
+        for index, argument in enumerate(declared.extra_args):
+            flag = _meant(argument)
+            if flag in derived or f"--no-{flag[2:]}" in derived:
+                yield Problem(
+                    in_deployment(deployment, role, "extraArgs", index),
+                    f"{argument}: {flag} follows from the declaration",
+                    "declare it in its own field and leave it out here",
+                )
 
 
 def _meant(argument: str) -> str:
@@ -57,8 +55,7 @@ def _meant(argument: str) -> str:
 @rule("PD302", source="Kthena v1.0.0 pkg/model-serving-controller; render/scripts.py")
 def env_sets_nothing_derived_or_reserved(stack: Stack) -> Iterator[Problem]:
     """Kthena replaces its own variables, and the start script sets the derived ones after these."""
-    for deployment in stack.deployments.values():
-        for role in ROLES:
-            for name in sorted(deployment.role(role).env.keys() & (DERIVED_ENV | KTHENA_ENV)):
-                owner = "Kthena sets it" if name in KTHENA_ENV else "it follows from the declaration"
-                yield Problem(in_deployment(deployment, role, "env", name), f"{owner}", "leave it out")
+    for deployment, role, declared in roles(stack):
+        for name in sorted(declared.env.keys() & (DERIVED_ENV | KTHENA_ENV)):
+            owner = "Kthena sets it" if name in KTHENA_ENV else "it follows from the declaration"
+            yield Problem(in_deployment(deployment, role, "env", name), f"{owner}", "leave it out")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from models.deployment import ROLES
 from models.stack import Stack
 from render.arguments import tokens_per_decode_step
 from rules.finding import Problem, in_deployment, roles, rule
@@ -30,15 +29,14 @@ def prefill_tp_is_a_multiple_of_decode_tp(stack: Stack) -> Iterator[Problem]:
 @rule("PD502", source="vLLM SchedulerConfig")
 def batch_holds_every_sequence(stack: Stack) -> Iterator[Problem]:
     """vLLM refuses max-num-batched-tokens < max-num-seqs."""
-    for deployment in stack.deployments.values():
-        for role in ROLES:
-            batching = deployment.role(role).batching
-            if batching.max_num_seqs is not None and batching.max_num_batched_tokens < batching.max_num_seqs:
-                yield Problem(
-                    in_deployment(deployment, role, "batching", "maxNumBatchedTokens"),
-                    f"{batching.max_num_batched_tokens} is less than maxNumSeqs {batching.max_num_seqs}",
-                    f"at least {batching.max_num_seqs}",
-                )
+    for deployment, role, declared in roles(stack):
+        batching = declared.batching
+        if batching.max_num_seqs is not None and batching.max_num_batched_tokens < batching.max_num_seqs:
+            yield Problem(
+                in_deployment(deployment, role, "batching", "maxNumBatchedTokens"),
+                f"{batching.max_num_batched_tokens} is less than maxNumSeqs {batching.max_num_seqs}",
+                f"at least {batching.max_num_seqs}",
+            )
 
 
 @rule("PD503", source="vLLM-Ascend P/D recipes: maxNumBatchedTokens = maxNumSeqs x (draft tokens + 1)", severity="warning")

@@ -7,23 +7,22 @@ from collections.abc import Iterator
 from models.deployment import ROLES
 from models.quantities import amount
 from models.stack import Stack
-from rules.finding import Problem, in_deployment, rule
+from rules.finding import Problem, in_deployment, roles, rule
 
 
 @rule("PD701", source="Kubernetes pod validation")
 def requests_are_within_limits(stack: Stack) -> Iterator[Problem]:
     """The API server takes such a ModelServing and then refuses every pod of it."""
-    for deployment in stack.deployments.values():
-        for role in ROLES:
-            resources = deployment.role(role).resources
-            for name in ("cpu", "memory"):
-                request, limit = getattr(resources.requests, name), getattr(resources.limits, name)
-                if amount(request) > amount(limit):
-                    yield Problem(
-                        in_deployment(deployment, role, "resources", "requests", name),
-                        f"{request} is more than the limit {limit}",
-                        f"at most {limit}, or a higher limit",
-                    )
+    for deployment, role, declared in roles(stack):
+        resources = declared.resources
+        for name in ("cpu", "memory"):
+            request, limit = getattr(resources.requests, name), getattr(resources.limits, name)
+            if amount(request) > amount(limit):
+                yield Problem(
+                    in_deployment(deployment, role, "resources", "requests", name),
+                    f"{request} is more than the limit {limit}",
+                    f"at most {limit}, or a higher limit",
+                )
 
 
 @rule("PD702", source="Kubernetes emptyDir medium Memory")
