@@ -34,7 +34,7 @@ class Program:
     def __init__(self, directory: Path, config_file: Path) -> None:
         self.directory = directory
         self.config_file = config_file
-        self.environment = {**os.environ, **pulumi.find(locate(), print).variables}
+        self.environment = pulumi.find(locate(), print).environment
 
     def run(self, *arguments: str) -> None:
         """``pulumi ARGUMENTS`` on the bench stack."""

@@ -21,7 +21,6 @@ def _field_manager() -> str:
 class KubernetesObject(pulumi.CustomResource):
     """One object of any kind, with its status, which ``pulumi_kubernetes``' CustomResource lacks."""
 
-    metadata: pulumi.Output[dict[str, Any]]
     spec: pulumi.Output[dict[str, Any]]
     status: pulumi.Output[dict[str, Any] | None]
 

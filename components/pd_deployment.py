@@ -14,7 +14,7 @@ from models.deployment import Deployment
 from models.quantities import seconds
 from models.stack import Stack
 from render import render_deployment
-from rules import StackError, check
+from rules import StackError, check, refuse_errors
 
 SCHEDULING_SECONDS = 600
 """what `up` grants beside the model's load time: scheduling, image pull, the KV link's set-up (Pulumi's own default)"""
@@ -53,9 +53,10 @@ class PDDeployment(pulumi.ComponentResource):
 
     def __init__(self, name: str, args: PDDeploymentArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         deployment, cluster = args.deployment, args.cluster
-        findings = check(Stack(cluster=cluster, deployments={deployment.name: deployment}))
-        if any(finding.severity == "error" for finding in findings):
-            raise pulumi.RunError(str(StackError(findings)))
+        try:
+            refuse_errors(check(Stack(cluster=cluster, deployments={deployment.name: deployment})))
+        except StackError as error:
+            raise pulumi.RunError(str(error)) from None
         super().__init__("kthena-pd:serving:PDDeployment", name, {}, opts)
         rendered = render_deployment(deployment, cluster)
         scripts = KubernetesObject(f"{name}-scripts", rendered.scripts, pulumi.ResourceOptions(parent=self))

@@ -52,6 +52,11 @@ class Pulumi:
             "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
         }
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """This process's environment with the variables over it."""
+        return {**os.environ, **self.variables}
+
     def run(self, *arguments: str, capture: bool = True, check: bool = True) -> subprocess.CompletedProcess[str]:
         """``pulumi ARGUMENTS``; what it prints is returned, or shown as it comes with ``capture=False``.
 
@@ -66,7 +71,7 @@ class Pulumi:
         done = subprocess.run(
             ["pulumi", *command],
             cwd=CHECKOUT,
-            env={**os.environ, **self.variables},
+            env=self.environment,
             capture_output=capture,
             text=True,
             check=False,
@@ -91,8 +96,7 @@ class Pulumi:
         Raises:
             LocalError: it failed.
         """
-        environment = {**os.environ, **self.variables}
-        done = subprocess.run(["kubectl", *arguments], env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(["kubectl", *arguments], env=self.environment, capture_output=True, text=True, check=False)
         if done.returncode:
             raise LocalError(f"kubectl {' '.join(arguments)} failed: {done.stderr.strip()}")
         return done.stdout
@@ -191,7 +195,7 @@ def _download_plugin(pulumi: Pulumi, say: Callable[[str], None]) -> bool:
     try:
         subprocess.run(
             ["pulumi", "plugin", "install", "resource", "kubernetes", toolchain.KUBERNETES_PLUGIN],
-            env={**os.environ, **pulumi.variables},
+            env=pulumi.environment,
             capture_output=True,
             check=True,
             timeout=DOWNLOAD_SECONDS,

@@ -9,7 +9,7 @@ from string import Template
 from typing import Any
 
 import catalog
-from models.deployment import Deployment, RoleName
+from models.deployment import ROLES, Deployment, RoleName
 from render.arguments import ENGINE_ID, kv_transfer_config, vllm_arguments
 
 _SCRIPT = Template("""\
@@ -89,10 +89,7 @@ def needs_physical_devices(deployment: Deployment) -> bool:
 
 def start_scripts(deployment: Deployment) -> dict[str, str]:
     """File name -> bash script, one for each role."""
-    return {
-        script_name("prefill"): _script(deployment, "prefill"),
-        script_name("decode"): _script(deployment, "decode"),
-    }
+    return {script_name(role): _script(deployment, role) for role in ROLES}
 
 
 def script_name(role_name: RoleName) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import catalog
 from models.stack import Stack
 from rules import architecture, capacity, engine, environment, escape_hatch, names, parallelism, ports, recovery, resources, shape
-from rules.finding import Finding, Path, Rule, StackError, in_deployment, one_of
+from rules.finding import Finding, Path, Rule, StackError, in_deployment, one_of, refuse_errors
 from rules.source import Source
 
 RULES: tuple[Rule, ...] = (
@@ -63,7 +63,8 @@ def read(config: Mapping[str, Any], source: Source | None = None, warn: Callable
     name = source.name if source else ""
     stack, malformed = shape.parse(config)
     findings = [_placed(finding, name, lines) for finding in [*malformed, *(check(stack) if stack else ())]]
-    if stack is None or any(finding.severity == "error" for finding in findings):
+    refuse_errors(findings)
+    if stack is None:  # never without an error that says why
         raise StackError(findings)
     for finding in findings:
         warn(finding)
@@ -100,7 +101,9 @@ def check(stack: Stack) -> list[Finding]:
 
 
 def _is_accepted(stack: Stack, finding: Finding) -> bool:
-    return finding.severity == "warning" and finding.code in stack.deployments[str(finding.path[1])].accept
+    if finding.severity == "error" or finding.path[0] != "deployments":
+        return False
+    return finding.code in stack.deployments[str(finding.path[1])].accept
 
 
 def _useless_acceptances(stack: Stack, found: Sequence[Finding]) -> Iterator[Finding]:

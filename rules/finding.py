@@ -91,6 +91,16 @@ class StackError(Exception):
         super().__init__("\n".join([heading, *(f"  {finding}" for finding in self.findings)]))
 
 
+def refuse_errors(findings: Sequence[Finding]) -> None:
+    """Let warnings pass.
+
+    Raises:
+        StackError: there is an error among the findings; all of them are in it.
+    """
+    if any(finding.severity == "error" for finding in findings):
+        raise StackError(findings)
+
+
 def dotted(path: Path) -> str:
     """``path`` as ``pulumi config set --path`` takes it."""
     text = ""

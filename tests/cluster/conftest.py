@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -43,7 +42,7 @@ class Cluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {**os.environ, **self.pulumi.variables, OVERRIDE: str(self.state.directory)}
+        return {**self.pulumi.environment, OVERRIDE: str(self.state.directory)}
 
     def local(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "local", *arguments]

@@ -85,6 +85,10 @@ class Recording:
 
     resources: tuple[Registered, ...]
 
+    @property
+    def kubernetes_objects(self) -> list[Registered]:
+        return [resource for resource in self.resources if resource.type.startswith("kubernetes:")]
+
     def of_kind(self, kind: str) -> list[Registered]:
         return [resource for resource in self.resources if resource.kind == kind]
 

@@ -45,9 +45,8 @@ def test_stack_dev_registers_a_provider_the_control_plane_and_the_deployment(dep
 def test_every_kubernetes_object_uses_the_programs_own_provider(deploy: Deploy) -> None:
     recording = run_stack(deploy, stacks.stack_file("dev"))
     provider = next(resource for resource in recording.resources if resource.type == "pulumi:providers:kubernetes")
-    objects = [resource for resource in recording.resources if resource.type.startswith("kubernetes:")]
-    assert len(objects) > 10
-    assert {resource.provider.rpartition("::")[0] for resource in objects} == {provider.urn}
+    assert len(recording.kubernetes_objects) > 10
+    assert {resource.provider.rpartition("::")[0] for resource in recording.kubernetes_objects} == {provider.urn}
 
 
 def test_the_provider_has_an_identity_of_its_own_so_that_a_kubeconfig_edit_replaces_nothing(deploy: Deploy) -> None:
@@ -57,12 +56,7 @@ def test_the_provider_has_an_identity_of_its_own_so_that_a_kubeconfig_edit_repla
 
 def test_every_object_belongs_to_a_component(deploy: Deploy) -> None:
     recording = run_stack(deploy, stacks.stack_file("dev"))
-    orphans = [
-        resource.urn
-        for resource in recording.resources
-        if resource.type.startswith("kubernetes:") and "$kubernetes:" not in resource.urn
-    ]
-    assert orphans == []
+    assert [resource.urn for resource in recording.kubernetes_objects if "$kubernetes:" not in resource.urn] == []
 
 
 def test_no_two_resources_share_a_urn(deploy: Deploy) -> None:
@@ -92,12 +86,8 @@ def test_a_cluster_with_its_own_kthena_gets_no_control_plane_objects(deploy: Dep
 
 def test_every_object_of_the_program_has_a_field_manager(deploy: Deploy) -> None:
     recording = run_stack(deploy, stacks.stack_file("dev"))
-    without = [
-        resource.urn
-        for resource in recording.resources
-        if resource.type.startswith("kubernetes:") and "pulumi.com/patchFieldManager" not in resource.annotations
-    ]
-    assert without == []
+    managed = "pulumi.com/patchFieldManager"
+    assert [resource.urn for resource in recording.kubernetes_objects if managed not in resource.annotations] == []
 
 
 def test_a_preview_of_a_new_stack_registers_the_same_resources(deploy: Deploy) -> None:
