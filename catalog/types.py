@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from models.base import Declaration
+from models.quantities import Quantity
 
 
 class HostFile(Declaration):
@@ -17,32 +18,81 @@ class HostFile(Declaration):
     type: Literal["File", "Directory"]
 
 
+class Chip(Declaration):
+    """One kind of die of a family."""
+
+    memory: Annotated[Quantity, Field(description="HBM of one die")]
+
+
+class DevicePlugin(Declaration):
+    """What a device plugin calls the dies of a family."""
+
+    resource: Annotated[
+        str, Field(description="extended resource of which one unit is one die; {chip} stands for the chip's name")
+    ]
+    node_selector: Annotated[
+        dict[str, str], Field(description="node labels that tell the family's servers from others with the same resource")
+    ] = {}
+
+
 class NpuFamily(Declaration):
     """One generation of Ascend servers."""
 
     family: str
     serves_prefill_decode: Annotated[bool, Field(description="whether vLLM-Ascend supports P/D on it")] = True
     dies_per_node: Annotated[int, Field(ge=1, description="what one server offers of the extended resource")]
+    memory: Annotated[Quantity, Field(description="HBM of one die, where no chip is declared")]
+    chips: Annotated[dict[str, Chip], Field(description="kinds of dies, where the family has several")] = {}
     image_suffix: Annotated[str, Field(description="of vLLM-Ascend's image tag")]
-    resource_names: Annotated[dict[str, str], Field(description="device plugin -> extended resource; one unit is one die")]
+    device_plugins: dict[str, DevicePlugin]
     mounts: tuple[HostFile, ...]
 
 
 class ModelArchitecture(Declaration):
-    """What of a model decides how it can be split."""
+    """What of a model decides how it can be split, and how much memory it takes."""
 
     name: str
     attention: Literal["MLA", "GQA"]
+    sparse: Annotated[bool, Field(description="sparse attention (DSA)")] = False
+    hybrid: Annotated[bool, Field(description="layers with Mamba state beside those with a KV cache")] = False
+    hidden_size: Annotated[int, Field(ge=1)]
     attention_heads: Annotated[int, Field(ge=1)]
     key_value_heads: Annotated[int | None, Field(ge=1, description="of GQA")] = None
     experts: Annotated[int | None, Field(ge=1, description="routed experts; absent: the model is dense")] = None
+    experts_per_token: Annotated[int | None, Field(ge=1, description="routed experts that compute each token")] = None
+    shared_experts: Annotated[int, Field(ge=0)] = 0
+    connector: Annotated[
+        str | None, Field(description="KV connector that the model needs in every release that registers it; absent: any")
+    ] = None
+    weights: Annotated[
+        dict[Literal["bf16", "fp8", "w8a8", "w4a8"], Quantity],
+        Field(description="precision -> size of the weight files together"),
+    ]
 
 
 class Connector(Declaration):
     """One KV connector of vLLM-Ascend."""
 
     since: Annotated[str, Field(description="first vLLM-Ascend release that registers it")]
-    router_connector: Annotated[Literal["mooncake"], Field(description="Kthena ModelServer kvConnector.type that fits")]
+    until: Annotated[str | None, Field(description="first release that no longer does")] = None
+    router_connector: Annotated[
+        Literal["mooncake"] | None, Field(description="Kthena ModelServer kvConnector.type that fits; absent: none does")
+    ] = None
+    unusable: Annotated[str | None, Field(description="why it can't be a deployment's connector")] = None
+
+
+class Release(Declaration):
+    """What a vLLM-Ascend release is built with."""
+
+    cann: str
+    mooncake: str
+
+
+class SpeculativeMethod(Declaration):
+    """A method of speculative decoding."""
+
+    since: Annotated[str | None, Field(description="first vLLM-Ascend release that has it, where it came late")] = None
+    draft_model: Annotated[bool, Field(description="whether it needs a draft model of its own")] = False
 
 
 class LegacyKvTransferKeys(Declaration):
@@ -63,7 +113,7 @@ class PhysicalDevices(Declaration):
 class Removed(Declaration):
     """A setting that release ``since`` and later ones do not read."""
 
-    kind: Literal["env", "additionalConfig"]
+    kind: Literal["env", "additionalConfig", "extraArgs"]
     name: str
     since: str
     instead: str
@@ -75,7 +125,9 @@ class EngineCatalog(Declaration):
     image: str
     downloader_image: str
     runtime_image: str
+    releases: Annotated[dict[str, Release], Field(description="known releases")]
     connectors: dict[str, Connector]
+    speculative_methods: dict[str, SpeculativeMethod]
     legacy_kv_transfer_keys: LegacyKvTransferKeys
     physical_devices: PhysicalDevices
     removed: tuple[Removed, ...]

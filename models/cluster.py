@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from models.base import Declaration
-from models.deployment import Resources
 from models.quantities import DnsLabel, Duration, Port
+from models.role import Resources
 
 
 class Npu(Declaration):
@@ -16,6 +16,12 @@ class Npu(Declaration):
 
     family: Annotated[str, Field(description="key of catalog/npu")]
     device_plugin: Annotated[str, Field(description="which device plugin names the resource: cce, mindcluster or hami")]
+    chip: Annotated[
+        str | None, Field(description="key of chips in catalog/npu where servers of the family differ: memory, resource name")
+    ] = None
+    node_selector: Annotated[
+        dict[str, str], Field(description="node labels that every engine pod asks for, beside those of family and device plugin")
+    ] = {}
     nodes: Annotated[int | None, Field(ge=1, description="how many NPU servers there are; absent: capacity is not checked")] = (
         None
     )

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, model_validator
 
+from models.autoscaling import Autoscaling
 from models.base import Declaration
-from models.quantities import DnsLabel, Duration, EnvName, HostDirectory, Port, PositiveDuration, Quantity
+from models.kthena.model_serving import GangPolicy, NetworkTopology, Plugin, RolloutStrategy
+from models.model import Model
+from models.quantities import DnsLabel, Duration, EnvName, ImageReference, Port, PositiveDuration, Quantity
+from models.role import ROLES, Role, RoleName
+from models.route import Route
 
-RoleName = Literal["prefill", "decode"]
-ROLES: tuple[RoleName, ...] = ("prefill", "decode")
-"""In the order in which they stand in the ModelServing: the order is part of Kthena's revision hash"""
+__all__ = ["ROLES", "Deployment", "Role", "RoleName"]
 
 RATIO = re.compile(r"([1-9]\d*)P([1-9]\d*)D")
 
@@ -43,150 +46,52 @@ class Ratio(Declaration):
         return self.prefill if role == "prefill" else self.decode
 
 
-class Parallelism(Declaration):
-    """How one instance of a role spreads over NPUs."""
-
-    dp: Annotated[int, Field(ge=1, description="data-parallel size (vLLM --data-parallel-size)")] = 1
-    tp: Annotated[int, Field(ge=1, description="tensor-parallel size (vLLM --tensor-parallel-size)")]
-    expert_parallel: Annotated[bool, Field(description="vLLM --enable-expert-parallel")] = False
-
-    @property
-    def npus(self) -> int:
-        """Dies that one instance needs: every data-parallel rank is a tensor-parallel group of its own."""
-        return self.dp * self.tp
-
-
-class Batching(Declaration):
-    """Batch limits of one engine (per data-parallel rank)."""
-
-    max_num_batched_tokens: Annotated[int, Field(ge=1)]
-    max_num_seqs: Annotated[int | None, Field(ge=1, description="engine default where absent")] = None
-
-
-class Speculative(Declaration):
-    """Speculative decoding (vLLM --speculative-config)."""
-
-    method: str
-    num_speculative_tokens: Annotated[int, Field(ge=1)]
-
-
-class CpuAndMemory(Declaration):
-    """CPU and memory of the engine container; NPUs are derived from the parallelism."""
-
-    cpu: Quantity
-    memory: Quantity
-
-
-class Resources(Declaration):
-    """Kubernetes requests and limits of the engine container."""
-
-    requests: CpuAndMemory
-    limits: CpuAndMemory
-
-
-class Role(Declaration):
-    """One of the two roles."""
-
-    parallelism: Annotated[Parallelism, Field(examples=[{"dp": 2, "tp": 8}])]
-    batching: Annotated[Batching, Field(examples=[{"maxNumBatchedTokens": 8192, "maxNumSeqs": 4}])]
-    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
-    graph: Annotated[
-        Literal["eager", "FULL_DECODE_ONLY"],
-        Field(description="eager: no graph capture; otherwise vLLM's cudagraph_mode, capture size derived"),
-    ] = "eager"
-    async_scheduling: bool = False
-    speculative: Speculative | None = None
-    additional_config: Annotated[dict[str, JsonValue], Field(description="vLLM-Ascend's own settings (--additional-config)")] = {}
-    env: Annotated[dict[EnvName, str], Field(description="environment of the engine, beside what is derived")] = {}
-    extra_args: Annotated[tuple[str, ...], Field(description="more vLLM arguments; a derived one can't be given here")] = ()
-    resources: Annotated[
-        Resources,
-        Field(
-            examples=[{"requests": {"cpu": "64", "memory": "700Gi"}, "limits": {"cpu": "188", "memory": "1800Gi"}}],
-        ),
-    ]
-
-
-class HostPath(Declaration):
-    """A directory of the node."""
-
-    host_path: HostDirectory
-
-
-class Claim(Declaration):
-    """Weights on a PersistentVolumeClaim that is there already, NFS for example."""
-
-    name: DnsLabel
-    path: Annotated[HostDirectory, Field(description="where the container sees the weights")]
-    sub_path: Annotated[str | None, Field(pattern=r"^[^/].*$", description="directory inside the volume")] = None
-
-
-class Download(Declaration):
-    """Weights that Kthena's downloader fetches into a node's cache before the engine starts."""
-
-    source: Annotated[str, Field(min_length=1, description="Hugging Face id, or hf://, ms://, s3://, pvc:// URI")]
-    cache: HostPath
-    credentials: Annotated[
-        DnsLabel | None,
-        Field(description="Secret with what the source wants: HF_AUTH_TOKEN, MS_TOKEN, ACCESS_KEY and SECRET_KEY, ENDPOINT"),
-    ] = None
-    image: Annotated[str | None, Field(description="whole image reference where it isn't Kthena's downloader")] = None
-
-
-class Weights(Declaration):
-    """Where the weights come from: exactly one of the three."""
-
-    host_path: HostDirectory | None = None
-    claim: Claim | None = None
-    download: Download | None = None
-
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        if sum(given is not None for given in (self.host_path, self.claim, self.download)) != 1:
-            raise ValueError("not exactly one source; give one of hostPath, claim and download")
-        return self
-
-    @property
-    def path(self) -> str:
-        """Path of the weights in the container; on the node too where they lie there."""
-        if self.claim:
-            return self.claim.path
-        return self.download.cache.host_path if self.download else str(self.host_path)
-
-
-class Model(Declaration):
-    """The model and how every engine of the deployment loads it."""
-
-    served: Annotated[str, Field(min_length=1, max_length=256, description="name that clients ask for")]
-    architecture: Annotated[
-        str | None, Field(description="key of catalog/models: parallelism is checked against its heads and experts")
-    ] = None
-    weights: Weights
-    max_model_len: Annotated[int, Field(ge=1)]
-    quantization: Annotated[Literal["ascend"] | None, Field(description="ascend for ModelSlim weights")] = None
-    chat_template: Annotated[str | None, Field(pattern=r"^[\w.-]+$", description="file name inside the weights directory")] = None
-    trust_remote_code: bool = False
-    prefix_caching: bool = False
-    hybrid_kv_cache_manager: Annotated[
-        bool | None, Field(description="true: --no-disable-hybrid-kv-cache-manager; absent: the engine decides")
-    ] = None
-    seed: int | None = None
-
-
 class Engine(Declaration):
-    """The vLLM-Ascend release; the image tag follows from it and from the NPU family."""
+    """The vLLM-Ascend release, and what both roles give it."""
 
     version: Annotated[
         str, Field(pattern=r"^v\d+\.\d+\.\d+(rc\d+|\.post\d+)?$", description="vLLM-Ascend release, for example v0.13.0rc3")
     ]
-    image: Annotated[str | None, Field(description="whole image reference where it isn't the official one")] = None
+    image: Annotated[ImageReference | None, Field(description="whole image reference where it isn't the official one")] = None
+    env: Annotated[dict[EnvName, str], Field(description="environment of both roles' engines, beside what is derived")] = {}
+    extra_args: Annotated[
+        tuple[str, ...], Field(description="more vLLM arguments of both roles; a derived one can't be given")
+    ] = ()
+
+
+class KVPool(Declaration):
+    """A KV cache pool beside the direct transfer: AscendStoreConnector with Mooncake, through vLLM's MultiConnector."""
+
+    master: Annotated[
+        str, Field(pattern=r"^[\w.-]+:\d+$", description="address of the Mooncake master, which is there already: host:port")
+    ]
+    segment_size: Annotated[Quantity, Field(description="host memory that each rank gives to the pool; whole gibibytes")] = "1Gi"
+    load_async: Annotated[bool, Field(description="blocks come from the pool while the engine goes on")] = False
 
 
 class KVTransfer(Declaration):
     """How the KV cache gets from prefill to decode."""
 
-    connector: Literal["MooncakeConnectorV1"] = "MooncakeConnectorV1"
+    connector: Annotated[str, Field(description="KV connector, a key of connectors in catalog/engine.yaml")] = (
+        "MooncakeConnectorV1"
+    )
     port: Annotated[Port, Field(description="first port of the side channel; each rank takes the next one")] = 36000
+    load_failure_policy: Annotated[
+        Literal["fail", "recompute"] | None,
+        Field(description="what decode does with a failed transfer; absent: the engine decides"),
+    ] = None
+    pool: KVPool | None = None
+
+
+class Scheduling(Declaration):
+    """How Volcano places the pods of a group; needs scheduler volcano."""
+
+    queue: Annotated[DnsLabel | None, Field(description="Volcano queue")] = None
+    gang_policy: Annotated[
+        GangPolicy | None,
+        Field(description="fewest instances of a role that start a group, immutable; absent: all of the group together"),
+    ] = None
+    network_topology: NetworkTopology | None = None
 
 
 class Recovery(Declaration):
@@ -250,8 +155,15 @@ class Deployment(Declaration):
     ] = None
     shared_memory: Annotated[Quantity, Field(description="size of /dev/shm")] = "16Gi"
     runtime_sidecar: Annotated[bool, Field(description="Kthena's runtime beside each engine, port 8100")] = False
-    runtime_image: Annotated[str | None, Field(description="whole image reference where it isn't Kthena's runtime")] = None
+    runtime_image: Annotated[
+        ImageReference | None, Field(description="whole image reference where it isn't Kthena's runtime")
+    ] = None
     recovery: Recovery = Recovery()
+    rollout_strategy: Annotated[RolloutStrategy | None, Field(description="absent: ServingGroupRollingUpdate")] = None
+    scheduling: Scheduling = Scheduling()
+    plugins: Annotated[tuple[Plugin, ...], Field(description="plugins of Kthena's controller")] = ()
+    autoscaling: Autoscaling | None = None
+    route: Route = Route()
     traffic: Traffic = Traffic()
     readiness: Readiness = Readiness()
 

@@ -60,6 +60,15 @@ HostDirectory = Annotated[
     Field(pattern=r"^/.*[^/]$", description="absolute path of a directory on the nodes, without a slash at its end"),
 ]
 
+ImageReference = Annotated[
+    str,
+    Field(
+        pattern=r"^[a-z0-9]([\w.:-]*[\w])?(/[a-z0-9]([\w.-]*\w)?)*(:[\w][\w.-]{0,127})?(@sha256:[0-9a-f]{64})?$",
+        description="container image: repository, tag or digest or both",
+    ),
+]
+"""Kthena takes any text without blanks, and the kubelet then fails to pull it"""
+
 Quantity = Annotated[str, Field(pattern=r"^\d+(\.\d+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$")]
 """Kubernetes resource quantity, for example ``64``, ``500m``, ``700Gi``"""
 

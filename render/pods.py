@@ -9,7 +9,8 @@ import catalog
 from catalog.types import NpuFamily
 from models.base import dump
 from models.cluster import Cluster
-from models.deployment import Deployment, RoleName, Weights
+from models.deployment import Deployment, RoleName
+from models.model import Weights
 from models.quantities import seconds
 from render.names import GROUP_LABEL, ROLE_ID_LABEL
 from render.scripts import needs_physical_devices, script_name
@@ -42,7 +43,8 @@ def engine_image(deployment: Deployment, family: NpuFamily) -> str:
 
 def resource_name(cluster: Cluster) -> str:
     """Extended resource that stands for one NPU die on this cluster."""
-    return catalog.npu_families()[cluster.npu.family].resource_names[cluster.npu.device_plugin]
+    plugin = catalog.npu_families()[cluster.npu.family].device_plugins[cluster.npu.device_plugin]
+    return plugin.resource.format(chip=cluster.npu.chip)
 
 
 def pod_spec(deployment: Deployment, cluster: Cluster, role_name: RoleName, scripts: str) -> dict[str, Any]:
@@ -91,7 +93,7 @@ def _engine(deployment: Deployment, cluster: Cluster, role_name: RoleName, famil
             _from_field("GROUP_NAME", f"metadata.labels['{GROUP_LABEL}']"),
             _from_field("ROLE_ID", f"metadata.labels['{ROLE_ID_LABEL}']"),
             *_physical_devices(deployment),
-            *({"name": name, "value": value} for name, value in sorted(role.env.items())),
+            *({"name": name, "value": value} for name, value in sorted((deployment.engine.env | role.env).items())),
         ],
         # All declared, so that with the host's network the scheduler keeps two engines off one node's port.
         "ports": [

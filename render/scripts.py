@@ -99,7 +99,7 @@ def script_name(role_name: RoleName) -> str:
 
 def _script(deployment: Deployment, role_name: RoleName) -> str:
     model = deployment.model
-    extra = map(shlex.quote, deployment.role(role_name).extra_args)
+    extra = map(shlex.quote, (*deployment.engine.extra_args, *deployment.role(role_name).extra_args))
     arguments = [*vllm_arguments(deployment, role_name), *extra]
     needed = ("config.json", *((model.chat_template,) if model.chat_template else ()))
     devices = catalog.engine().physical_devices

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import catalog
 from catalog.types import ModelArchitecture
-from models.deployment import Deployment, Parallelism, RoleName
+from models.deployment import Deployment, RoleName
+from models.role import Parallelism
 from models.stack import Stack
 from rules.finding import Problem, in_deployment, one_of, roles, rule
 

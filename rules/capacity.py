@@ -18,8 +18,8 @@ def npu_family_is_in_the_catalogue(stack: Stack) -> Iterator[Problem]:
     npu, families = stack.cluster.npu, catalog.npu_families()
     if npu.family not in families:
         yield Problem(("cluster", "npu", "family"), f"no NPU family {npu.family!r}", f"one of {one_of(families)}")
-    elif npu.device_plugin not in families[npu.family].resource_names:
-        known = one_of(families[npu.family].resource_names)
+    elif npu.device_plugin not in families[npu.family].device_plugins:
+        known = one_of(families[npu.family].device_plugins)
         yield Problem(("cluster", "npu", "devicePlugin"), f"no device plugin {npu.device_plugin!r}", f"one of {known}")
 
 

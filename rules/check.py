@@ -6,46 +6,56 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import catalog
 from models.stack import Stack
-from rules import architecture, capacity, engine, environment, escape_hatch, names, parallelism, ports, recovery, resources, shape
+from rules import (
+    additional_config,
+    architecture,
+    autoscaling,
+    batching,
+    capacity,
+    engine,
+    environment,
+    escape_hatch,
+    memory,
+    names,
+    parallelism,
+    pod_template,
+    ports,
+    recovery,
+    resources,
+    rollout,
+    routing,
+    scheduling,
+    shape,
+    speculative,
+    timeouts,
+)
 from rules.finding import Finding, Path, Rule, StackError, in_deployment, one_of, refuse_errors
 from rules.source import Source
 
-RULES: tuple[Rule, ...] = (
-    architecture.model_architecture_is_in_the_catalogue,
-    architecture.dense_model_has_no_data_parallelism,
-    architecture.heads_divide_among_tensor_parallel_ranks,
-    architecture.expert_parallelism_needs_experts,
-    architecture.experts_divide_among_all_ranks,
-    capacity.npu_family_is_in_the_catalogue,
-    capacity.npu_family_serves_prefill_and_decode,
-    capacity.cluster_has_the_npus,
-    engine.connector_is_in_the_engine_release,
-    engine.nothing_is_set_that_the_release_no_longer_reads,
-    engine.official_image_is_built_for_the_npu_family,
-    environment.launch_blocking_and_graphs_exclude_each_other,
-    environment.roce_and_pcie_exclude_each_other,
-    environment.visible_devices_are_left_to_the_device_plugin,
-    escape_hatch.extra_args_repeat_no_derived_flag,
-    escape_hatch.env_sets_nothing_derived_or_reserved,
-    names.pod_names_fit,
-    names.namespaces_have_one_owner,
-    names.served_model_has_one_route,
-    parallelism.prefill_tp_is_a_multiple_of_decode_tp,
-    parallelism.batch_holds_every_sequence,
-    parallelism.decode_batch_holds_a_full_step,
-    parallelism.captured_graph_is_on_the_grid,
-    parallelism.decode_captures_graphs_and_prefill_does_not,
-    ports.engine_ports_are_disjoint,
-    ports.router_ports_differ,
-    ports.side_channel_keeps_out_of_the_range_of_mooncake,
-    ports.side_channel_keeps_out_of_the_range_of_hccl,
-    recovery.failed_engines_are_replaced,
-    resources.requests_are_within_limits,
-    resources.shared_memory_is_within_the_memory_limit,
-    resources.shared_memory_is_enough_for_all_ranks,
+_SUBJECTS = (
+    additional_config,
+    architecture,
+    autoscaling,
+    batching,
+    capacity,
+    engine,
+    environment,
+    escape_hatch,
+    memory,
+    names,
+    parallelism,
+    pod_template,
+    ports,
+    recovery,
+    resources,
+    rollout,
+    routing,
+    scheduling,
+    speculative,
+    timeouts,
 )
+RULES: tuple[Rule, ...] = tuple(found for subject in _SUBJECTS for found in vars(subject).values() if isinstance(found, Rule))
 
 
 def read(config: Mapping[str, Any], source: Source | None = None, warn: Callable[[Finding], object] = lambda _: None) -> Stack:
@@ -93,9 +103,10 @@ def _placed(finding: Finding, name: str, lines: Mapping[Path, int]) -> Finding:
 
 
 def check(stack: Stack) -> list[Finding]:
-    """Findings of all rules less the accepted warnings. An unknown NPU family hides what depends on it."""
-    if stack.cluster.npu.family not in catalog.npu_families():
-        return list(capacity.npu_family_is_in_the_catalogue(stack))
+    """Findings of all rules less the accepted warnings. NPUs that are not in the catalogue hide what depends on them."""
+    unknown = list(capacity.npu_family_is_in_the_catalogue(stack))
+    if unknown:
+        return unknown
     found = [finding for rule in RULES for finding in rule(stack)]
     return [finding for finding in found if not _is_accepted(stack, finding)] + list(_useless_acceptances(stack, found))
 

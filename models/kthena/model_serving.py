@@ -10,7 +10,7 @@ from models.base import Declaration
 from models.kthena.meta import Metadata, PodTemplate
 from models.quantities import DNS_LABEL
 
-IntOrString = int | str
+IntOrString = Annotated[int | str, Field(description="a number, or a percentage such as 50%")]
 
 
 class TopologyConstraint(Declaration):

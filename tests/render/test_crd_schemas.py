@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 import catalog
-from models.kthena import ModelRoute, ModelServer, ModelServing
+from models.kthena import AutoscalingPolicy, ModelRoute, ModelServer, ModelServing
 from render import render_deployment
 from rules import read
 from tests import stacks
@@ -57,7 +57,7 @@ def test_the_check_itself_looks_into_pod_templates(crds: Crds) -> None:
     assert any("volumeMount" in error for error in crds.errors(broken))
 
 
-@pytest.mark.parametrize("model", [ModelServing, ModelServer, ModelRoute])
+@pytest.mark.parametrize("model", [ModelServing, ModelServer, ModelRoute, AutoscalingPolicy])
 def test_the_models_know_every_field_of_the_crd_and_no_other(crds: Crds, model: type[BaseModel]) -> None:
     spec = crds.schema(model.__name__)["properties"]["spec"]
     # a pod's spec stays Kubernetes' own

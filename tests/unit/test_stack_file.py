@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import yaml
 
 import catalog
-from rules import RULES, Finding, Source, StackError, read
+from rules import RULES, Finding, Source, StackError, example, read
 from rules.finding import dotted
 from rules.page import page
 from tests import stacks
@@ -100,7 +99,7 @@ def test_a_value_of_the_wrong_shape_is_named_by_its_path_in_the_users_file(edit:
         ({"prefill": {"paralelism": {}}}, ".prefill.paralelism", "did you mean parallelism?"),
         ({"decode": {"batching": {"max_num_seqs": 3}}}, ".decode.batching.max_num_seqs", "did you mean maxNumSeqs?"),
         ({"decode": {"extra_args": []}}, ".decode.extra_args", "did you mean extraArgs?"),
-        ({"kvTransfer": {"zzz": 1}}, ".kvTransfer.zzz", "known here: connector, port"),
+        ({"kvTransfer": {"zzz": 1}}, ".kvTransfer.zzz", "known here: connector, loadFailurePolicy, pool, port"),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_key_that_was_meant(edit: dict[str, Any], path: str, remedy: str) -> None:
@@ -147,159 +146,16 @@ def test_downloaded_weights_replace_the_recipes_host_path() -> None:
     assert deployment.model.weights.path == "/cache/model"
 
 
-def qwen(**parallelism: Any) -> dict[str, Any]:
-    """Both roles of a dense model with 64 heads and 8 key-value heads."""
-    role = {"parallelism": {"dp": 1, "expertParallel": False, **parallelism}}
-    return stacks.config(model={"architecture": "qwen3-32b"}, prefill=role, decode=role)
+def test_every_rule_has_an_example() -> None:
+    assert {rule.code for rule in RULES} == example.codes()
 
 
-BROKEN: dict[str, tuple[Callable[[], dict[str, Any]], list[tuple[str, str]]]] = {
-    "npu_family_is_in_the_catalogue": (
-        lambda: stacks.config(cluster={"npu": {"family": "A9", "devicePlugin": "cce"}}),
-        [("PD101", "kthena-pd:cluster.npu.family")],
-    ),
-    "cluster_has_the_npus": (lambda: stacks.config(ratio="3P2D"), [("PD102", in_deployment(".ratio"))]),
-    "connector_is_in_the_engine_release": (
-        lambda: stacks.config(engine={"version": "v0.9.1"}),
-        [("PD201", in_deployment(".engine.version"))],
-    ),
-    "extra_args_repeat_no_derived_flag": (
-        lambda: stacks.config(prefill={"extraArgs": ["--tensor_parallel-size=4"]}),
-        [("PD301", in_deployment(".prefill.extraArgs[0]"))],
-    ),
-    "env_sets_nothing_derived_or_reserved": (
-        lambda: stacks.config(prefill={"env": {"POD_IP": "1"}}, decode={"env": {"GROUP_SIZE": "1"}}),
-        [("PD302", in_deployment(".decode.env.GROUP_SIZE")), ("PD302", in_deployment(".prefill.env.POD_IP"))],
-    ),
-    "pod_names_fit": (
-        lambda: stacks.config("a" * 50),
-        [("PD401", f"kthena-pd:deployments.{'a' * 50}")],
-    ),
-    "namespaces_have_one_owner": (
-        lambda: stacks.config(cluster={"namespaces": ["default", "x", "x", "kthena-system"]}),
-        [("PD402", f"kthena-pd:cluster.namespaces[{index}]") for index in (0, 2, 3)],
-    ),
-    "served_model_has_one_route": (
-        lambda: {
-            "cluster": stacks.CLUSTER,
-            "deployments": {name: {"recipe": stacks.RECIPE} for name in ("first", "second")},
-        },
-        [("PD403", "kthena-pd:deployments.second.model.served")],
-    ),
-    "prefill_tp_is_a_multiple_of_decode_tp": (
-        lambda: stacks.config(decode={"parallelism": {"dp": 1, "tp": 16}}),
-        [("PD501", in_deployment(".decode.parallelism.tp"))],
-    ),
-    "batch_holds_every_sequence": (
-        lambda: stacks.config(decode={"batching": {"maxNumBatchedTokens": 47}}),
-        [("PD502", in_deployment(".decode.batching.maxNumBatchedTokens"))],
-    ),
-    "engine_ports_are_disjoint": (lambda: stacks.config(port=9015), [("PD601", in_deployment(".kvTransfer.port"))]),
-    "requests_are_within_limits": (
-        lambda: stacks.config(prefill={"resources": {"requests": {"cpu": "189"}}, "env": {}}),
-        [("PD701", in_deployment(".prefill.resources.requests.cpu"))],
-    ),
-    "shared_memory_is_within_the_memory_limit": (
-        lambda: stacks.config(sharedMemory="1800Gi"),
-        [("PD702", in_deployment(".sharedMemory"))],
-    ),
-    "nothing_is_set_that_the_release_no_longer_reads": (
-        lambda: stacks.config(
-            prefill={"env": {"VLLM_USE_V1": "1"}, "additionalConfig": {"torchair_graph_config": {}}},
-            decode={"env": {"VLLM_ASCEND_ENABLE_FLASHCOMM1": "1"}},  # still read by 0.13
-        ),
-        [
-            ("PD202", in_deployment(".prefill.env.VLLM_USE_V1")),
-            ("PD202", in_deployment(".prefill.additionalConfig.torchair_graph_config")),
-        ],
-    ),
-    "official_image_is_built_for_the_npu_family": (
-        lambda: stacks.config(engine={"image": "quay.io/ascend/vllm-ascend:v0.13.0"}),
-        [("PD203", in_deployment(".engine.image"))],
-    ),
-    "launch_blocking_and_graphs_exclude_each_other": (
-        lambda: stacks.config(**{role: {"env": {"ASCEND_LAUNCH_BLOCKING": "1"}} for role in ("prefill", "decode")}),
-        [("PD303", in_deployment(".decode.env.ASCEND_LAUNCH_BLOCKING"))],
-    ),
-    "roce_and_pcie_exclude_each_other": (
-        lambda: stacks.config(prefill={"env": {"HCCL_INTRA_ROCE_ENABLE": "1", "HCCL_INTRA_PCIE_ENABLE": "1"}}),
-        [("PD304", in_deployment(".prefill.env.HCCL_INTRA_PCIE_ENABLE"))],
-    ),
-    "visible_devices_are_left_to_the_device_plugin": (
-        lambda: stacks.config(decode={"env": {"ASCEND_RT_VISIBLE_DEVICES": "8,9"}}),
-        [("PD305", in_deployment(".decode.env.ASCEND_RT_VISIBLE_DEVICES"))],
-    ),
-    "decode_batch_holds_a_full_step": (
-        lambda: stacks.config(decode={"batching": {"maxNumBatchedTokens": 143}}),
-        [("PD503", in_deployment(".decode.batching.maxNumBatchedTokens"))],
-    ),
-    "captured_graph_is_on_the_grid": (
-        lambda: stacks.config(decode={"batching": {"maxNumSeqs": 20, "maxNumBatchedTokens": 60}}),
-        [("PD504", in_deployment(".decode.batching.maxNumSeqs"))],
-    ),
-    "decode_captures_graphs_and_prefill_does_not": (
-        lambda: stacks.config(decode={"graph": "eager"}),
-        [("PD506", in_deployment(".decode.graph"))],
-    ),
-    "side_channel_keeps_out_of_the_range_of_mooncake": (
-        lambda: stacks.config(kvTransfer={"port": 30000}),
-        [("PD603", in_deployment(".kvTransfer.port"))],
-    ),
-    "side_channel_keeps_out_of_the_range_of_hccl": (
-        lambda: stacks.config(kvTransfer={"port": 59985}),
-        [("PD604", in_deployment(".kvTransfer.port"))],
-    ),
-    "failed_engines_are_replaced": (
-        lambda: stacks.config(recovery={"policy": "None"}),
-        [("PD801", in_deployment(".recovery.policy"))],
-    ),
-    "shared_memory_is_enough_for_all_ranks": (
-        lambda: stacks.config(sharedMemory="15Gi"),
-        [("PD703", in_deployment(".sharedMemory"))],
-    ),
-    "model_architecture_is_in_the_catalogue": (
-        lambda: stacks.config(model={"architecture": "qwen4"}),
-        [("PD204", in_deployment(".model.architecture"))],
-    ),
-    "dense_model_has_no_data_parallelism": (
-        lambda: qwen(dp=2, tp=2),
-        [("PD511", in_deployment(f".{role}.parallelism.dp")) for role in ("decode", "prefill")],
-    ),
-    "heads_divide_among_tensor_parallel_ranks": (
-        lambda: qwen(tp=12),
-        [("PD512", in_deployment(f".{role}.parallelism.tp")) for role in ("decode", "prefill")],
-    ),
-    "expert_parallelism_needs_experts": (
-        lambda: qwen(tp=8, expertParallel=True),
-        [("PD513", in_deployment(f".{role}.parallelism.expertParallel")) for role in ("decode", "prefill")],
-    ),
-    "experts_divide_among_all_ranks": (
-        lambda: stacks.config(
-            model={"architecture": "deepseek-v3"},
-            prefill={"parallelism": {"dp": 3, "tp": 4}},
-            decode={"parallelism": {"dp": 4, "tp": 4}},
-        ),
-        [("PD514", in_deployment(".prefill.parallelism"))],
-    ),
-    "npu_family_serves_prefill_and_decode": (
-        lambda: stacks.config(cluster={"npu": {"family": "310P", "devicePlugin": "hami"}}),
-        [("PD103", "kthena-pd:cluster.npu.family")],
-    ),
-    "router_ports_differ": (
-        lambda: stacks.config(cluster={"controlPlane": {"router": {"port": 15000}}}),
-        [("PD602", "kthena-pd:cluster.controlPlane.router.debugPort")],
-    ),
-}
-
-
-@pytest.mark.parametrize("rule", BROKEN)
-def test_a_stack_that_breaks_one_rule_has_exactly_its_findings(rule: str) -> None:
-    broken, expected = BROKEN[rule]
-    assert findings(broken()) == expected
-
-
-def test_every_rule_has_a_stack_that_breaks_it() -> None:
-    assert {rule.find.__name__ for rule in RULES} == BROKEN.keys()
+@pytest.mark.parametrize("code", sorted(example.codes()))
+def test_a_stack_that_breaks_one_rule_has_exactly_its_findings_and_the_right_one_none(code: str) -> None:
+    shown = example.example(code)
+    assert sorted(findings(shown.wrong)) == [(code, path) for path in sorted(shown.at)]
+    assert findings(shown.right) == []
+    assert shown.at
 
 
 def test_every_rule_has_a_code_of_its_own_a_reason_and_a_source() -> None:
@@ -413,9 +269,15 @@ def test_prefill_tp_is_a_multiple_of_decode_tp(prefill: int, decode: int, *, wor
     assert ("PD501" not in {code for code, _ in findings(stacks.config(**edit))}) is works
 
 
+def dense(**parallelism: Any) -> dict[str, Any]:
+    """Both roles of a dense model with 64 heads and 8 key-value heads."""
+    role = {"parallelism": {"dp": 1, "expertParallel": False, **parallelism}}
+    return stacks.config(model={"architecture": "qwen3-32b"}, prefill=role, decode=role)
+
+
 @pytest.mark.parametrize(("tp", "works"), [(1, True), (2, True), (8, True), (16, True), (3, False), (12, False)])
 def test_grouped_heads_are_split_or_copied_evenly(tp: int, *, works: bool) -> None:
-    assert ("PD512" not in {code for code, _ in findings(qwen(tp=tp))}) is works
+    assert ("PD512" not in {code for code, _ in findings(dense(tp=tp))}) is works
 
 
 def test_deployments_share_the_servers() -> None:

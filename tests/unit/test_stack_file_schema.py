@@ -42,7 +42,6 @@ def test_an_example_stack_fits_the_schema_that_it_names_for_editors(name: str) -
         {"groups": 0},
         {"decode": {"parallelism": {"tp": "two"}}},
         {"name": "x"},
-        {"kvTransfer": {"connector": "NoSuchConnector"}},
     ],
 )
 def test_an_editor_marks_what_the_program_would_refuse(edit: dict[str, Any]) -> None:

@@ -1,0 +1,1 @@
+"""vLLM-Ascend's own settings, ``additionalConfig``."""

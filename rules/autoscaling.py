@@ -1,0 +1,1 @@
+"""What Kthena's autoscaler may do."""

@@ -1,0 +1,1 @@
+"""Whether weights and buffers fit the memory of the dies."""

@@ -1,0 +1,1 @@
+"""What the pod template patch may not say."""

@@ -1,0 +1,1 @@
+"""Rolling updates, as Kthena's webhook allows them."""

@@ -1,0 +1,1 @@
+"""ModelRoutes: targets, weights, matches, limits."""

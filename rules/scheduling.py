@@ -1,0 +1,1 @@
+"""Volcano: gang scheduling, topology, queues; the controller's plugins."""

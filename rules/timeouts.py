@@ -1,0 +1,1 @@
+"""Times that must fit each other."""
