@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help up down clean status logs env test test-unit test-cluster check format lock golden docs bench
+.PHONY: help up down clean status logs env test test-unit test-cluster check format lock golden docs bench bench-check
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { gsub(/\$$\$$/, "$$", $$2); printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,7 +32,7 @@ env: $(READY) ## exports for plain pulumi and kubectl: eval "$$(make -s env)"
 test: check test-unit test-cluster ## all tests
 
 test-unit: $(READY) ## tests without a cluster, in seconds
-	@$(RUN) -m pytest tests --ignore=tests/cluster
+	@$(RUN) -m pytest tests --ignore=tests/cluster --numprocesses=auto
 
 test-cluster: $(READY) ## tests on a real local cluster of their own
 	@$(RUN) -m pytest tests/cluster
@@ -49,12 +49,15 @@ format: $(READY) ## format
 bench: $(READY) ## measure on the local cluster against a bare Pulumi program; writes bench/results.md
 	@$(RUN) -m bench.cost
 
+bench-check: $(READY) ## measure what checking stack files costs; writes bench/check.md
+	@$(RUN) -m bench.check
+
 golden: $(READY) ## write what is rendered now as the golden files
 	@$(RUN) -m pytest tests/render --update-golden --quiet
 
-docs: $(READY) ## write what is generated from the code: the stack file's JSON Schema, the rules' reference
-	@$(RUN) -m models.schema > schema/stack-file.schema.json
-	@$(RUN) -m rules.page > docs/rules.md
+docs: $(READY) ## write what is generated from the code: the stack file's JSON Schema, the pages of the rules
+	@$(RUN) -m rules.schema > schema/stack-file.schema.json
+	@$(RUN) -m rules.page docs
 
 lock: $(READY) ## pin all dependencies anew from requirements.in
 	@$(RUN) -m pip install --quiet uv

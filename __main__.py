@@ -1,5 +1,6 @@
 """The Pulumi program: reads the stack file, checks it, and hands it to the components."""
 
+import graphlib
 import sys
 from pathlib import Path
 
@@ -22,11 +23,10 @@ keys = {"cluster", "deployments"} | {
     key.removeprefix(prefix) for key in pulumi.runtime.get_config_env() if key.startswith(prefix)
 }
 stack_file = Path(f"Pulumi.{pulumi.get_stack()}.yaml")
-source = Source(stack_file.name, stack_file.read_text()) if stack_file.exists() else None
 try:
     stack = read(
         {key: value for key in sorted(keys) if (value := config.get_object(key)) is not None},
-        source,
+        Source.load(stack_file) if stack_file.exists() else None,
         warn=lambda finding: pulumi.log.warn(str(finding)),
     )
     require_context(stack, contexts())
@@ -47,13 +47,18 @@ control_plane = KthenaControlPlane(
 namespaces = [
     KubernetesObject(name, render_namespace(name), pulumi.ResourceOptions(provider=provider)) for name in stack.cluster.namespaces
 ]
-deployments = {
-    name: PDDeployment(
+targets = {name: deployment.route.targets - {name} for name, deployment in stack.deployments.items()}
+deployments: dict[str, PDDeployment] = {}
+for name in graphlib.TopologicalSorter(targets).static_order():  # a route comes after all deployments that it leads to
+    deployments[name] = PDDeployment(
         name,
-        PDDeploymentArgs(deployment, stack.cluster, router_url=control_plane.router_url),
+        PDDeploymentArgs(
+            stack.deployments[name],
+            stack.cluster,
+            router_url=control_plane.router_url,
+            targets=[deployments[target] for target in sorted(targets[name])],
+        ),
         pulumi.ResourceOptions(providers={"kubernetes": provider}, depends_on=[control_plane, *namespaces]),
     )
-    for name, deployment in stack.deployments.items()
-}
 pulumi.export("router", control_plane.router_url)
 pulumi.export("deployments", {name: deployment.summary() for name, deployment in deployments.items()})

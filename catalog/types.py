@@ -44,8 +44,17 @@ class NpuFamily(Declaration):
     memory: Annotated[Quantity, Field(description="HBM of one die, where no chip is declared")]
     chips: Annotated[dict[str, Chip], Field(description="kinds of dies, where the family has several")] = {}
     image_suffix: Annotated[str, Field(description="of vLLM-Ascend's image tag")]
+    other_image_suffixes: Annotated[tuple[str, ...], Field(description="of the same image in other releases")] = ()
     device_plugins: dict[str, DevicePlugin]
     mounts: tuple[HostFile, ...]
+    kv_connector_extra_config: Annotated[
+        dict[str, Any], Field(description="what the family's interconnect wants to be told beside the roles' sizes")
+    ] = {}
+
+    @property
+    def image_suffixes(self) -> tuple[str, ...]:
+        """All names under which images for this family are published."""
+        return (self.image_suffix, *self.other_image_suffixes)
 
 
 class ModelArchitecture(Declaration):
@@ -82,10 +91,17 @@ class Connector(Declaration):
 
 
 class Release(Declaration):
-    """What a vLLM-Ascend release is built with."""
+    """What a vLLM-Ascend release is built with; absent: not known."""
 
-    cann: str
-    mooncake: str
+    cann: str | None = None
+    mooncake: str | None = None
+
+
+class ReleaseRange(Declaration):
+    """Releases from ``since`` on and before ``until``."""
+
+    since: str
+    until: str
 
 
 class SpeculativeMethod(Declaration):
@@ -119,6 +135,13 @@ class Removed(Declaration):
     instead: str
 
 
+class EngineMetrics(Declaration):
+    """Metrics that engines publish, as an autoscaler can use them."""
+
+    scalable: Annotated[tuple[str, ...], Field(description="gauges and histograms: they rise and fall with the load")]
+    counters: Annotated[tuple[str, ...], Field(description="they only grow")]
+
+
 class EngineCatalog(Declaration):
     """What depends on the vLLM-Ascend release."""
 
@@ -129,5 +152,17 @@ class EngineCatalog(Declaration):
     connectors: dict[str, Connector]
     speculative_methods: dict[str, SpeculativeMethod]
     legacy_kv_transfer_keys: LegacyKvTransferKeys
+    ascend_direct: Annotated[
+        ReleaseRange, Field(description="releases that want use_ascend_direct: true in kv_connector_extra_config")
+    ]
     physical_devices: PhysicalDevices
+    metrics: EngineMetrics
     removed: tuple[Removed, ...]
+
+
+class FlagCatalog(Declaration):
+    """Flags of ``vllm serve``, without their dashes."""
+
+    about: str
+    kinds: Annotated[dict[str, tuple[str, ...]], Field(description="kind of value -> flags that take it")]
+    aliases: Annotated[dict[str, str], Field(description="short form with its dash -> flag")]

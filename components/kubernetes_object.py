@@ -8,6 +8,8 @@ from typing import Any
 
 import pulumi
 
+from components.outputs import filled
+
 
 def _field_manager() -> str:
     """The stack's own name as field manager of every object.
@@ -38,7 +40,7 @@ class KubernetesObject(pulumi.CustomResource):
             "pulumi.com/patchFieldManager": _field_manager(),
             **(annotations or {}),
         }
-        properties = {**rendered, "metadata": metadata}
+        properties = filled({**rendered, "metadata": metadata})
         for output in ("spec", "status"):
             properties.setdefault(output, None)
         super().__init__(_token(rendered), name, properties, opts)

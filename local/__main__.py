@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-
-import yaml
 
 from local import chat, cluster, control_plane, logs, pulumi
 from local.errors import LocalError
@@ -17,7 +16,7 @@ from local.state import CHECKOUT, State, is_free, locate
 from models.cluster import ControlPlane
 from models.deployment import ROLES, Deployment
 from models.stack import Stack
-from rules import Source, StackError, read
+from rules import StackError, read_file
 
 QUESTION = "Why are prefill and decode separated?"
 
@@ -100,10 +99,7 @@ def _declared(file: Path) -> Stack:
         there = sorted(path.name.split(".")[1] for path in CHECKOUT.glob("Pulumi.*.yaml"))
         raise LocalError(f"{file.name} does not exist", f"stacks here: {', '.join(there)}")
     try:
-        source = Source(file.name, file.read_text())
-        return read(source.config, source)
-    except yaml.YAMLError as error:
-        raise LocalError(f"{file.name} is not YAML: {error}") from error
+        return read_file(Path(os.path.relpath(file)))[0]
     except StackError as error:
         raise LocalError(str(error)) from error
 

@@ -89,6 +89,11 @@ class State:
         return self.directory / "hosts"
 
     @property
+    def names(self) -> Path:
+        """What every container has as ``/etc/hosts``: the machine's, and the names of headless Services."""
+        return self.directory / "names"
+
+    @property
     def pulumi(self) -> Path:
         """Home and backend of Pulumi."""
         return self.directory / "pulumi"

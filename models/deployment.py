@@ -63,7 +63,7 @@ class KVPool(Declaration):
     """A KV cache pool beside the direct transfer: AscendStoreConnector with Mooncake, through vLLM's MultiConnector."""
 
     master: Annotated[
-        str, Field(pattern=r"^[\w.-]+:\d+$", description="address of the Mooncake master, which is there already: host:port")
+        str, Field(pattern=r"^[\w.-]+:\d{1,5}$", description="address of the Mooncake master, which is there already: host:port")
     ]
     segment_size: Annotated[Quantity, Field(description="host memory that each rank gives to the pool; whole gibibytes")] = "1Gi"
     load_async: Annotated[bool, Field(description="blocks come from the pool while the engine goes on")] = False
@@ -170,6 +170,16 @@ class Deployment(Declaration):
     def role(self, name: RoleName) -> Role:
         """The declaration of one role."""
         return self.prefill if name == "prefill" else self.decode
+
+    def group_bounds(self) -> tuple[int, int]:
+        """Fewest and most groups: the declared number, where no autoscaler changes it."""
+        scaling = self.autoscaling.groups if self.autoscaling else None
+        return (scaling.min, scaling.max) if scaling else (self.groups, self.groups)
+
+    def instance_bounds(self, name: RoleName) -> tuple[int, int]:
+        """Fewest and most instances of one role in a group: the declared number, where no autoscaler changes it."""
+        scaling = self.autoscaling.role(name) if self.autoscaling else None
+        return (scaling.min, scaling.max) if scaling else (self.ratio.of(name), self.ratio.of(name))
 
     @property
     def npus(self) -> int:

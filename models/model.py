@@ -10,7 +10,8 @@ from models.base import Declaration
 from models.quantities import DnsLabel, HostDirectory, ImageReference, Quantity
 
 SubPath = Annotated[str, Field(pattern=r"^[^/].*$", description="directory inside the volume")]
-ServedName = Annotated[str, Field(min_length=1, max_length=256)]
+ServedName = Annotated[str, Field(min_length=1, max_length=256, pattern=r"\S")]
+"""not blank: the router answers 404 to a blank name"""
 
 
 class Claim(Declaration):
@@ -107,7 +108,10 @@ class Lora(Declaration):
             description="name that clients ask for -> directory, inside that of the weights unless it begins with a slash",
         ),
     ]
-    max_rank: Annotated[int | None, Field(ge=1, description="vLLM --max-lora-rank; absent: the engine's default")] = None
+    max_rank: Annotated[
+        Literal[1, 8, 16, 32, 64, 128, 256, 320, 512] | None,
+        Field(description="vLLM --max-lora-rank, which knows these; absent: the engine's default"),
+    ] = None
     max_loaded: Annotated[int | None, Field(ge=1, description="vLLM --max-loras; absent: the engine's default")] = None
 
 

@@ -9,21 +9,25 @@ from pydantic import Field, JsonValue
 from models.base import Declaration
 from models.kthena.meta import TemplateMetadata
 from models.kthena.model_serving import IntOrString
-from models.quantities import EnvName, Quantity
+from models.quantities import LAST_PORT, EnvName, Quantity
 
 RoleName = Literal["prefill", "decode"]
 ROLES: tuple[RoleName, ...] = ("prefill", "decode")
 """In the order in which they stand in the ModelServing: the order is part of Kthena's revision hash"""
 
 
+Size = Annotated[int, Field(ge=1, le=LAST_PORT)]
+"""Of an instance: each of its ranks listens on a port of its own"""
+
+
 class Parallelism(Declaration):
     """How one instance of a role spreads over NPUs."""
 
-    dp: Annotated[int, Field(ge=1, description="data-parallel size (vLLM --data-parallel-size)")] = 1
-    tp: Annotated[int, Field(ge=1, description="tensor-parallel size (vLLM --tensor-parallel-size)")]
-    pp: Annotated[int, Field(ge=1, description="pipeline-parallel size (vLLM --pipeline-parallel-size); prefill only")] = 1
+    dp: Annotated[Size, Field(description="data-parallel size (vLLM --data-parallel-size)")] = 1
+    tp: Annotated[Size, Field(description="tensor-parallel size (vLLM --tensor-parallel-size)")]
+    pp: Annotated[Size, Field(description="pipeline-parallel size (vLLM --pipeline-parallel-size); prefill only")] = 1
     dcp: Annotated[
-        int, Field(ge=1, description="tp ranks that share one sequence's KV cache (vLLM --decode-context-parallel-size)")
+        Size, Field(description="tp ranks that share one sequence's KV cache (vLLM --decode-context-parallel-size)")
     ] = 1
     expert_parallel: Annotated[bool, Field(description="vLLM --enable-expert-parallel")] = False
 
@@ -51,7 +55,11 @@ class Speculative(Declaration):
     method: Annotated[str, Field(examples=["deepseek_mtp"])]
     num_speculative_tokens: Annotated[int, Field(ge=1)]
     model: Annotated[
-        str | None, Field(min_length=1, description="draft model where the method has one: a path in the container")
+        str | None,
+        Field(
+            min_length=1,
+            description="directory of the draft model, if the method has one: inside that of the weights, or from the root",
+        ),
     ] = None
 
 
@@ -84,8 +92,8 @@ class Role(Declaration):
 
     parallelism: Annotated[Parallelism, Field(examples=[{"dp": 2, "tp": 8}])]
     pods: Annotated[
-        int,
-        Field(ge=1, description="pods of one instance: an entry pod, which serves, and workers with their share of the dp ranks"),
+        Size,
+        Field(description="pods of one instance: an entry pod, which serves, and workers with their share of the dp ranks"),
     ] = 1
     batching: Annotated[Batching, Field(examples=[{"maxNumBatchedTokens": 8192, "maxNumSeqs": 4}])]
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9

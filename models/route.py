@@ -34,3 +34,8 @@ class Route(Declaration):
     parent_refs: Annotated[
         tuple[ParentReference, ...], Field(description="Gateways, where the router serves the Gateway API")
     ] = ()
+
+    @property
+    def targets(self) -> frozenset[str]:
+        """Deployments that the rules name, with any weight."""
+        return frozenset(name for rule in self.rules for name in rule.targets)

@@ -1,29 +1,20 @@
-"""The four objects of a P/D deployment."""
+"""The objects of a P/D deployment."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-import catalog
-from models.base import dump
+from models.base import Declaration, dump
 from models.cluster import Cluster
 from models.deployment import ROLES, Deployment, RoleName
-from models.kthena import ModelRoute, ModelServer, ModelServing
-from models.kthena.meta import Metadata, PodTemplate
-from models.kthena.model_route import ModelRouteSpec, RouteRule, TargetModel
-from models.kthena.model_server import (
-    KVConnector,
-    ModelServerSpec,
-    PDGroup,
-    ServerRetry,
-    TrafficPolicy,
-    WorkloadPort,
-    WorkloadSelector,
-)
+from models.kthena import ModelServing
+from models.kthena.meta import PodTemplate
 from models.kthena.model_serving import ModelServingSpec, ServingGroupTemplate, ServingRole
-from render.names import GROUP_LABEL, NAME_LABEL, ROLE_LABEL, config_map_name, labels, model_route_name
-from render.pods import pod_spec
+from render.autoscaling import autoscaling_policy
+from render.names import QUEUE_ANNOTATION, config_map_name, metadata
+from render.pods import pod_template
+from render.route import model_route, model_server
 from render.scripts import start_scripts
 
 
@@ -35,95 +26,76 @@ class RenderedDeployment:
     """immutable ConfigMap"""
     model_serving: dict[str, Any]
     model_server: dict[str, Any]
-    model_route: dict[str, Any]
+    model_route: dict[str, Any] | None
+    """None where only other deployments' routes lead here"""
+    autoscaling_policy: dict[str, Any] | None
 
     @property
     def objects(self) -> tuple[dict[str, Any], ...]:
         """In the order in which they are created."""
-        return (self.scripts, self.model_serving, self.model_server, self.model_route)
+        always = (self.scripts, self.model_serving, self.model_server)
+        return (*always, *(item for item in (self.model_route, self.autoscaling_policy) if item))
 
 
 def render_deployment(deployment: Deployment, cluster: Cluster) -> RenderedDeployment:
     """Render a deployment that the rules have passed."""
-    scripts = _scripts(deployment)
+    scripts = _scripts(deployment, cluster)
     return RenderedDeployment(
         scripts=scripts,
         model_serving=dump(_model_serving(deployment, cluster, scripts["metadata"]["name"])),
-        model_server=dump(_model_server(deployment)),
-        model_route=dump(_model_route(deployment)),
+        model_server=dump(model_server(deployment)),
+        model_route=_dump(model_route(deployment)),
+        autoscaling_policy=_dump(autoscaling_policy(deployment)),
     )
 
 
-def _metadata(deployment: Deployment, name: str) -> Metadata:
-    return Metadata(name=name, namespace=deployment.namespace, labels=labels(deployment.name))
+def _dump(declared: Declaration | None) -> dict[str, Any] | None:
+    return dump(declared) if declared else None
 
 
-def _scripts(deployment: Deployment) -> dict[str, Any]:
-    data = start_scripts(deployment)
+def _scripts(deployment: Deployment, cluster: Cluster) -> dict[str, Any]:
+    data = start_scripts(deployment, cluster)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": dump(_metadata(deployment, config_map_name(f"{deployment.name}-scripts", data))),
+        "metadata": dump(metadata(deployment, config_map_name(f"{deployment.name}-scripts", data))),
         "immutable": True,
         "data": data,
     }
 
 
 def _model_serving(deployment: Deployment, cluster: Cluster, scripts: str) -> ModelServing:
+    scheduling = deployment.scheduling
+    queue = {QUEUE_ANNOTATION: scheduling.queue} if scheduling.queue else None
     return ModelServing(
-        metadata=_metadata(deployment, deployment.name),
+        metadata=metadata(deployment, deployment.name, queue),
         spec=ModelServingSpec(
             scheduler_name=cluster.scheduler,
             replicas=deployment.groups,
             recovery_policy=deployment.recovery.policy,
+            rollout_strategy=deployment.rollout_strategy,
+            plugins=deployment.plugins or None,
             template=ServingGroupTemplate(
                 restart_grace_period_seconds=deployment.recovery.restart_grace_period_seconds,
-                roles=tuple(
-                    ServingRole(
-                        name=role,
-                        replicas=deployment.ratio.of(role),
-                        worker_replicas=0,
-                        entry_template=PodTemplate(spec=pod_spec(deployment, cluster, role, scripts)),
-                    )
-                    for role in ROLES
-                ),
+                gang_policy=scheduling.gang_policy,
+                network_topology=scheduling.network_topology,
+                roles=tuple(_role(deployment, cluster, role, scripts) for role in ROLES),
             ),
         ),
     )
 
 
-def _model_server(deployment: Deployment) -> ModelServer:
-    retry = deployment.traffic.retry
-    return ModelServer(
-        metadata=_metadata(deployment, deployment.name),
-        spec=ModelServerSpec(
-            inference_engine="vLLM",
-            model=deployment.model.served,
-            workload_selector=WorkloadSelector(
-                match_labels={NAME_LABEL: deployment.name},
-                pd_group=PDGroup(
-                    group_key=GROUP_LABEL, prefill_labels=_role_labels("prefill"), decode_labels=_role_labels("decode")
-                ),
-            ),
-            workload_port=WorkloadPort(port=deployment.port, protocol="http"),
-            kv_connector=KVConnector(type=catalog.engine().connectors[deployment.kv_transfer.connector].router_connector),
-            traffic_policy=TrafficPolicy(
-                timeout=deployment.traffic.timeout,
-                retry=ServerRetry(attempts=retry.attempts, retry_interval=retry.retry_interval) if retry else None,
-            ),
-        ),
-    )
-
-
-def _role_labels(role: RoleName) -> dict[str, str]:
-    return {ROLE_LABEL: role}
-
-
-def _model_route(deployment: Deployment) -> ModelRoute:
-    return ModelRoute(
-        metadata=_metadata(deployment, model_route_name(deployment.model.served)),
-        spec=ModelRouteSpec(
-            model_name=deployment.model.served,
-            rules=(RouteRule(name="default", target_models=(TargetModel(model_server_name=deployment.name),)),),
-        ),
+def _role(deployment: Deployment, cluster: Cluster, name: RoleName, scripts: str) -> ServingRole:
+    role = deployment.role(name)
+    workers = role.pods - 1
+    return ServingRole(
+        name=name,
+        replicas=deployment.ratio.of(name),
+        worker_replicas=workers,
+        entry_template=PodTemplate.model_validate(pod_template(deployment, cluster, name, scripts)),
+        # With a worker template, even for no worker, Kthena would make a headless Service for each entry pod.
+        worker_template=PodTemplate.model_validate(pod_template(deployment, cluster, name, scripts, worker=True))
+        if workers
+        else None,
+        max_unavailable=role.max_unavailable,
     )

@@ -6,10 +6,16 @@ import hashlib
 import re
 from collections.abc import Mapping
 
+from models.deployment import Deployment
+from models.kthena.meta import Metadata
+
 NAME_LABEL = "modelserving.volcano.sh/name"
 GROUP_LABEL = "modelserving.volcano.sh/group-name"
 ROLE_LABEL = "modelserving.volcano.sh/role"
 ROLE_ID_LABEL = "modelserving.volcano.sh/role-id"
+ENTRY_LABEL = "modelserving.volcano.sh/entry"
+"""on entry pods only, always ``"true"``"""
+QUEUE_ANNOTATION = "scheduling.volcano.sh/queue-name"
 ROUTER_NAME = "kthena-router"
 CONTROLLER_NAME = "kthena-controller-manager"
 
@@ -36,11 +42,16 @@ def model_route_name(served: str) -> str:
     return f"{slug or 'model'}-{content_hash(served)}"
 
 
-def entry_pod_name(deployment: str, group: int, role: str, replica: int) -> str:
-    """Name that Kthena gives the entry pod of one role replica."""
-    return f"{deployment}-{group}-{role}-{replica}-0"
+def pod_name(deployment: str, group: int, role: str, replica: int, pod: int = 0) -> str:
+    """Name that Kthena gives a pod of one role replica: 0 is the entry pod, whose name its headless Service has too."""
+    return f"{deployment}-{group}-{role}-{replica}-{pod}"
 
 
 def labels(name: str) -> dict[str, str]:
     """Labels of every object that belongs to ``name``."""
     return {"app.kubernetes.io/name": name, "app.kubernetes.io/managed-by": "kthena-pd"}
+
+
+def metadata(deployment: Deployment, name: str, annotations: dict[str, str] | None = None) -> Metadata:
+    """Metadata of an object of one deployment."""
+    return Metadata(name=name, namespace=deployment.namespace, labels=labels(deployment.name), annotations=annotations)

@@ -1,30 +1,40 @@
-"""The start script of each role."""
+"""What the start scripts' ConfigMap holds: a script for each kind of pod, and the pool's configuration."""
 
 from __future__ import annotations
 
 import json
+import math
+import posixpath
 import re
 import shlex
 from string import Template
 from typing import Any
 
 import catalog
+from catalog.types import NpuFamily
+from models.cluster import Cluster
 from models.deployment import ROLES, Deployment, RoleName
-from render.arguments import ENGINE_ID, kv_transfer_config, vllm_arguments
+from models.quantities import seconds
+from render.arguments import (
+    ENGINE_ID,
+    adapter_directories,
+    draft_model_directory,
+    kv_transfer_config,
+    pool_config,
+    vllm_arguments,
+)
+
+POOL_CONFIG = "mooncake.json"
+_RESOLVE_PERIOD = 2
+"""seconds between two looks for the entry pod's address"""
 
 _SCRIPT = Template("""\
 #!/usr/bin/env bash
-# Starts the $role engine of $name. Rendered from the stack file: change it there.
+# Starts the $kind of $name. Rendered from the stack file: change it there.
 set -euo pipefail
 
 WEIGHTS=$weights
-for needed in $needed; do
-  if [ ! -f "$$WEIGHTS/$$needed" ]; then
-    echo "$$WEIGHTS/$$needed is missing: the weights are not (wholly) on this node" >&2
-    exit 1
-  fi
-done
-
+$weights_check
 # The address that this engine hands to its peers for KV transfer and collective communication.
 export HCCL_IF_IP="$$POD_IP" VLLM_HOST_IP="$$POD_IP"
 NETWORK_INTERFACE=$interface
@@ -36,8 +46,8 @@ for jemalloc in /usr/lib/*-linux-gnu/libjemalloc.so.2; do
     export LD_PRELOAD="$$jemalloc$${LD_PRELOAD:+:$$LD_PRELOAD}"
   fi
 done
-
-# Not quoted, so that the engine id is unique to this role replica.
+$entry_address
+# Not quoted, so that the engine id is unique to this pod.
 KV_TRANSFER_CONFIG=$$(cat <<JSON
 $kv_transfer_config
 JSON
@@ -45,6 +55,33 @@ JSON
 
 exec vllm serve "$$WEIGHTS" \\
 $arguments
+""")
+
+# A directory may hold the index of another form of the same weights: they are whole if the files of one index are there.
+_WEIGHTS_CHECK = Template("""\
+# All that the engine will read, before it spends minutes on a part of it.
+python3 - "$$WEIGHTS" $needed <<'PYTHON'
+import glob, json, os, sys
+weights, *needed = sys.argv[1:]
+def find(pattern):
+    return glob.glob(os.path.join(glob.escape(weights), pattern))
+def missing(files):
+    return [file for file in files if not os.path.isfile(os.path.join(weights, file))]
+def shards(index):
+    try:
+        with open(index) as opened:
+            return sorted(set(json.load(opened)["weight_map"].values()))
+    except (ValueError, KeyError) as error:
+        sys.exit(f"{index} can't be read as an index of weights: {error!r}")
+absent = missing(needed)
+indexes = [missing(shards(index)) for index in find("*.safetensors.index.json")]
+if least := min(indexes, key=len, default=None):
+    absent.append(f"{len(least)} weight files: " + ", ".join(least[:5]) + (", ..." if len(least) > 5 else ""))
+elif not indexes and not find("*.safetensors") and not find("*.bin"):
+    absent.append("weight files (*.safetensors)")
+if absent:
+    sys.exit(f"{weights} is not whole on this node, it lacks " + "; ".join(absent))
+PYTHON
 """)
 
 # The interface that carries the pod's address, or else the one whose network it lies in: with the host's network
@@ -81,40 +118,91 @@ PHYSICAL_DEVICES=$$(tr ',' '\\n' <<<"$$ASCEND_REAL_DEVICES" | sed 's/.*-//' | so
 export PHYSICAL_DEVICES
 """
 
+# vLLM takes an address. The name is that of the headless Service which Kthena makes for the entry pod.
+_ENTRY_ADDRESS = Template("""
+# The entry pod has an address once a node has it: wait for that no longer than a model may load.
+until read -r ENTRY_IP _ < <(getent ahostsv4 "$$ENTRY_ADDRESS"); do
+  if [ "$$SECONDS" -ge $limit ]; then
+    echo "$$ENTRY_ADDRESS has no address after $$SECONDS s: the entry pod of this instance does not start" >&2
+    exit 1
+  fi
+  echo "waiting for the address of $$ENTRY_ADDRESS, $$SECONDS s so far"
+  sleep $period
+done
+""")
+
 
 def needs_physical_devices(deployment: Deployment) -> bool:
     """Whether the engine release reads PHYSICAL_DEVICES."""
     return catalog.before(deployment.engine.version, catalog.engine().physical_devices.until)
 
 
-def start_scripts(deployment: Deployment) -> dict[str, str]:
-    """File name -> bash script, one for each role."""
-    return {script_name(role): _script(deployment, role) for role in ROLES}
+def start_scripts(deployment: Deployment, cluster: Cluster) -> dict[str, str]:
+    """File name -> content: a bash script for each kind of pod, and the pool's configuration where there is a pool."""
+    pool, family = pool_config(deployment), catalog.npu_families()[cluster.npu.family]
+    return {
+        script_name(role, worker=worker): _script(deployment, role, family, worker=worker)
+        for role in ROLES
+        for worker in ((False, True) if deployment.role(role).pods > 1 else (False,))
+    } | ({POOL_CONFIG: json.dumps(pool, indent=2) + "\n"} if pool else {})
 
 
-def script_name(role_name: RoleName) -> str:
-    """File name of a role's start script."""
-    return f"{role_name}.sh"
+def script_name(role_name: RoleName, *, worker: bool = False) -> str:
+    """File name of the start script of a role's entry pods, or of its workers."""
+    return f"{role_name}-worker.sh" if worker else f"{role_name}.sh"
 
 
-def _script(deployment: Deployment, role_name: RoleName) -> str:
-    model = deployment.model
+def script_environment(deployment: Deployment, role_name: RoleName) -> frozenset[str]:
+    """Variables that a role's scripts set."""
+    names = {
+        "GLOO_SOCKET_IFNAME",
+        "HCCL_IF_IP",
+        "HCCL_SOCKET_IFNAME",
+        "KV_TRANSFER_CONFIG",
+        "NETWORK_INTERFACE",
+        "TP_SOCKET_IFNAME",
+        "VLLM_HOST_IP",
+        "WEIGHTS",
+    }
+    if needs_physical_devices(deployment):
+        names.add("PHYSICAL_DEVICES")
+    if deployment.role(role_name).pods > 1:
+        names.add("ENTRY_IP")
+    return frozenset(names)
+
+
+def _script(deployment: Deployment, role_name: RoleName, family: NpuFamily, *, worker: bool) -> str:
     extra = map(shlex.quote, (*deployment.engine.extra_args, *deployment.role(role_name).extra_args))
-    arguments = [*vllm_arguments(deployment, role_name), *extra]
-    needed = ("config.json", *((model.chat_template,) if model.chat_template else ()))
+    arguments = [*vllm_arguments(deployment, role_name, worker=worker), *extra]
     devices = catalog.engine().physical_devices
+    limit = math.ceil(seconds(deployment.readiness.load_timeout))
     return _SCRIPT.substitute(
-        role=role_name,
+        kind=f"{role_name} workers" if worker else f"{role_name} engine",
         name=deployment.name,
-        weights=shlex.quote(model.weights.path),
-        needed=" ".join(map(shlex.quote, needed)),
+        weights=shlex.quote(deployment.model.weights.path),
+        weights_check=_WEIGHTS_CHECK.substitute(needed=" ".join(map(shlex.quote, _needed_files(deployment, role_name)))),
         interface=shlex.quote(deployment.network_interface) if deployment.network_interface else _FIND_INTERFACE,
         physical_devices=Template(_PHYSICAL_DEVICES).substitute(until=devices.until, annotation=devices.annotation)
         if needs_physical_devices(deployment)
         else "",
-        kv_transfer_config=_here_document(kv_transfer_config(deployment, role_name)),
+        entry_address=_ENTRY_ADDRESS.substitute(period=_RESOLVE_PERIOD, limit=limit) if worker else "",
+        kv_transfer_config=_here_document(kv_transfer_config(deployment, role_name, family)),
         arguments=" \\\n".join(f"  {argument}" for argument in arguments),
     )
+
+
+def _needed_files(deployment: Deployment, role_name: RoleName) -> list[str]:
+    """Files without which the engine does not start, besides the weights; relative to the weights' directory."""
+    model, draft = deployment.model, draft_model_directory(deployment, role_name)
+    files = ["config.json"]
+    if model.quantization:
+        files.append("quant_model_description.json")
+    if model.chat_template:
+        files.append(model.chat_template)
+    files += [posixpath.join(directory, "adapter_config.json") for directory in adapter_directories(deployment).values()]
+    if draft:
+        files.append(posixpath.join(draft, "config.json"))
+    return files
 
 
 def _here_document(config: dict[str, Any]) -> str:

@@ -1,7 +1,21 @@
 """What a stack file must fulfil beyond its shape: one small function per rule, all findings collected and shown together."""
 
-from rules.check import RULES, check, read, require_context
-from rules.finding import Finding, StackError, refuse_errors
+from rules.check import CHECKS, RULES, check, read, read_file, require_context
+from rules.finding import Check, Finding, StackError, refuse_errors
+from rules.recipe import deployment
 from rules.source import Source
 
-__all__ = ["RULES", "Finding", "Source", "StackError", "check", "read", "refuse_errors", "require_context"]
+__all__ = [
+    "CHECKS",
+    "RULES",
+    "Check",
+    "Finding",
+    "Source",
+    "StackError",
+    "check",
+    "deployment",
+    "read",
+    "read_file",
+    "refuse_errors",
+    "require_context",
+]

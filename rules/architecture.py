@@ -1,4 +1,4 @@
-"""How the model can be split, where the stack file names its architecture."""
+"""How the model can be split, and what its attention asks for, where the stack file names its architecture."""
 
 from __future__ import annotations
 
@@ -6,10 +6,36 @@ from collections.abc import Iterator
 
 import catalog
 from catalog.types import ModelArchitecture
-from models.deployment import Deployment, RoleName
-from models.role import Parallelism
+from models.deployment import ROLES, Deployment, Role, RoleName
 from models.stack import Stack
-from rules.finding import Problem, in_deployment, one_of, roles, rule
+from rules.finding import Problem, alternatives, in_deployment, one_of, rule
+
+MLA_GRAPH_HEADS = (32, 64, 128)
+MLA_GRAPHS_OF_ANY_HEADS = "0.11.0rc0"
+HYBRID_CONNECTOR = "MooncakeHybridConnector"
+
+
+def architecture_of(deployment: Deployment) -> ModelArchitecture | None:
+    """What the catalogue knows of the model that ``deployment`` names."""
+    return catalog.models().get(deployment.model.architecture or "")
+
+
+def known_architectures(stack: Stack) -> Iterator[tuple[Deployment, ModelArchitecture]]:
+    """The deployments whose model the catalogue knows."""
+    for deployment in stack.deployments.values():
+        architecture = architecture_of(deployment)
+        if architecture is not None:
+            yield deployment, architecture
+
+
+def _split(stack: Stack) -> Iterator[tuple[Deployment, RoleName, Role, ModelArchitecture]]:
+    for deployment, architecture in known_architectures(stack):
+        for name in ROLES:
+            yield deployment, name, deployment.role(name), architecture
+
+
+def _hybrid(stack: Stack) -> Iterator[Deployment]:
+    return (deployment for deployment, architecture in known_architectures(stack) if architecture.hybrid)
 
 
 @rule("PD204", source="catalog/models")
@@ -19,28 +45,30 @@ def model_architecture_is_in_the_catalogue(stack: Stack) -> Iterator[Problem]:
         name = deployment.model.architecture
         if name is not None and name not in catalog.models():
             path = in_deployment(deployment, "model", "architecture")
-            yield Problem(path, f"no model architecture {name!r}", f"one of {one_of(catalog.models())}, or leave it out")
+            yield Problem(path, f"no model architecture {name!r}", f"one of {one_of(catalog.models(), name)}, or leave it out")
 
 
 @rule("PD511", source="vllm-ascend#8344 and #8345; vLLM core sets data parallelism to 1 for dense models")
 def dense_model_has_no_data_parallelism(stack: Stack) -> Iterator[Problem]:
     """The engine ends with "conflicting data parallel size. Expected 1": more instances are the way to scale it."""
-    for deployment, name, parallelism, architecture in _split(stack):
-        if architecture.experts is None and parallelism.dp > 1:
+    for deployment, name, role, architecture in _split(stack):
+        dp = role.parallelism.dp
+        if architecture.experts is None and dp > 1:
+            instances = deployment.ratio.of(name) * dp
             path = in_deployment(deployment, name, "parallelism", "dp")
-            yield Problem(path, f"{parallelism.dp} for a dense model", "1, and a ratio with more instances")
+            yield Problem(path, f"{dp} for a dense model", f"1, and a ratio with more instances: {instances} of {name}")
 
 
 @rule("PD512", source="vLLM model parallel configuration; vllm-ascend mooncake_connector.py")
 def heads_divide_among_tensor_parallel_ranks(stack: Stack) -> Iterator[Problem]:
     """Each rank computes whole attention heads; fewer key-value heads than ranks are copied, evenly."""
-    for deployment, name, parallelism, architecture in _split(stack):
-        if not _divides(architecture, parallelism.tp):
-            heads, pairs = architecture.attention_heads, architecture.key_value_heads
+    for deployment, name, role, architecture in _split(stack):
+        tp, heads, pairs = role.parallelism.tp, architecture.attention_heads, architecture.key_value_heads
+        if not _divides(architecture, tp):
             both = f"{heads} attention heads" + (f" and {pairs} key-value heads" if pairs else "")
-            allowed = [str(tp) for tp in range(1, heads + 1) if _divides(architecture, tp)]
+            allowed = alternatives(tp for tp in range(1, heads + 1) if _divides(architecture, tp))
             path = in_deployment(deployment, name, "parallelism", "tp")
-            yield Problem(path, f"{both} do not divide among {parallelism.tp} ranks", f"one of {', '.join(allowed)}")
+            yield Problem(path, f"{both} do not divide among {tp} ranks", allowed)
 
 
 def _divides(architecture: ModelArchitecture, tp: int) -> bool:
@@ -51,8 +79,8 @@ def _divides(architecture: ModelArchitecture, tp: int) -> bool:
 @rule("PD513", source="vLLM --enable-expert-parallel")
 def expert_parallelism_needs_experts(stack: Stack) -> Iterator[Problem]:
     """A dense model has nothing to distribute."""
-    for deployment, name, parallelism, architecture in _split(stack):
-        if parallelism.expert_parallel and architecture.experts is None:
+    for deployment, name, role, architecture in _split(stack):
+        if role.parallelism.expert_parallel and architecture.experts is None:
             path = in_deployment(deployment, name, "parallelism", "expertParallel")
             yield Problem(path, "the model is dense", "false, or leave it out")
 
@@ -60,15 +88,80 @@ def expert_parallelism_needs_experts(stack: Stack) -> Iterator[Problem]:
 @rule("PD514", source="vLLM expert parallelism: experts / (tp x dp) on each rank", severity="warning")
 def experts_divide_among_all_ranks(stack: Stack) -> Iterator[Problem]:
     """Without redundant experts some ranks would hold more than others, and all wait for them."""
-    for deployment, name, parallelism, architecture in _split(stack):
-        experts, ranks = architecture.experts, parallelism.npus
-        if parallelism.expert_parallel and experts is not None and experts % ranks:
+    for deployment, name, role, architecture in _split(stack):
+        experts, tp, dp = architecture.experts, role.parallelism.tp, role.parallelism.dp
+        if role.parallelism.expert_parallel and experts is not None and experts % (dp * tp):
+            fitting = alternatives(dp for dp in range(1, experts // tp + 1) if experts % (dp * tp) == 0)
             path = in_deployment(deployment, name, "parallelism")
-            yield Problem(path, f"{experts} experts do not divide among {ranks} ranks", f"dp x tp that divides {experts}")
+            remedy = f"dp {fitting} with tp {tp}" if fitting else f"dp x tp that divides {experts}"
+            yield Problem(path, f"{experts} experts do not divide among dp x tp = {dp * tp} ranks", remedy)
 
 
-def _split(stack: Stack) -> Iterator[tuple[Deployment, RoleName, Parallelism, ModelArchitecture]]:
-    for deployment, name, role in roles(stack):
-        architecture = catalog.models().get(deployment.model.architecture or "")
-        if architecture is not None:
-            yield deployment, name, role.parallelism, architecture
+@rule("PD510", source="vLLM-Ascend FAQ: MLA with NPU graphs; ended by PR #2707", severity="warning")
+def captured_mla_has_a_number_of_heads_that_its_kernel_takes(stack: Stack) -> Iterator[Problem]:
+    """In old releases, the kernel that is captured for MLA takes 32, 64 or 128 heads on a rank, and refuses any other number."""
+    for deployment, name, role, architecture in _split(stack):
+        heads, tp = architecture.attention_heads, role.parallelism.tp
+        captured = role.graph != "eager" and catalog.before(deployment.engine.version, MLA_GRAPHS_OF_ANY_HEADS)
+        if architecture.attention == "MLA" and captured and heads % tp == 0 and heads // tp not in MLA_GRAPH_HEADS:
+            fitting = alternatives(heads // fewer for fewer in reversed(MLA_GRAPH_HEADS) if heads % fewer == 0)
+            yield Problem(
+                in_deployment(deployment, name, "graph"),
+                f"{role.graph} with {heads // tp} heads on each of {tp} tensor-parallel ranks",
+                f"tp {fitting}, or eager" if fitting else "eager",
+            )
+
+
+@rule("PD515", source="vllm-ascend mooncake_hybrid_connector.py")
+def hybrid_model_has_the_same_tp_on_both_roles(stack: Stack) -> Iterator[Problem]:
+    """The hybrid connector hands over the Mamba state of a rank as it is, and refuses to start with other shares of it."""
+    for deployment in _hybrid(stack):
+        prefill, decode = deployment.prefill.parallelism.tp, deployment.decode.parallelism.tp
+        # an unequal tp that does not even divide is refused for every model
+        if deployment.kv_transfer.connector == HYBRID_CONNECTOR and prefill != decode and prefill % decode == 0:
+            yield Problem(
+                in_deployment(deployment, "decode", "parallelism", "tp"),
+                f"{decode} with prefill tp {prefill}, for a model with Mamba layers on {HYBRID_CONNECTOR}",
+                f"{prefill}",
+            )
+
+
+@rule("PD516", source="vllm-ascend#7944")
+def hybrid_model_has_no_prefix_cache_on_decode(stack: Stack) -> Iterator[Problem]:
+    """A cached prefix has no Mamba state to go with it: answers are wrong, and it won't be mended."""
+    for deployment in _hybrid(stack):
+        if deployment.decode.prefix_caching:
+            path = in_deployment(deployment, "decode", "prefixCaching")
+            yield Problem(path, "true for a model with Mamba layers", "false, or leave it out")
+
+
+@rule("PD517", source="vllm-ascend mooncake_connector.py")
+def hybrid_model_does_not_recompute_after_a_failed_load(stack: Stack) -> Iterator[Problem]:
+    """The engine refuses the policy at its start: Mamba state can't be computed again from a block on."""
+    for deployment in _hybrid(stack):
+        if deployment.kv_transfer.load_failure_policy == "recompute":
+            path = in_deployment(deployment, "kvTransfer", "loadFailurePolicy")
+            yield Problem(path, "recompute for a model with Mamba layers", "fail, or leave it out")
+
+
+@rule("PD518", source="vLLM ModelConfig.verify_with_parallel_config")
+def context_parallel_ranks_share_copied_heads(stack: Stack) -> Iterator[Problem]:
+    """With grouped heads, the ranks that share a sequence are those that would hold a copy of the same key-value head."""
+    for deployment, name, role, architecture in _split(stack):
+        pairs, tp, dcp = architecture.key_value_heads, role.parallelism.tp, role.parallelism.dcp
+        if architecture.attention == "GQA" and pairs and dcp > 1 and tp % dcp == 0 and tp < pairs * dcp:
+            yield Problem(
+                in_deployment(deployment, name, "parallelism", "dcp"),
+                f"{dcp} with tp {tp} and {pairs} key-value heads: there are {max(tp // pairs, 1)} copies of each",
+                f"{max(tp // pairs, 1)}, or a tp of at least {pairs * dcp}",
+            )
+
+
+@rule("PD519", source="vLLM-Ascend decode context parallelism with sparse attention (SFA, DSA)")
+def sparse_attention_is_shared_by_all_tensor_parallel_ranks(stack: Stack) -> Iterator[Problem]:
+    """The index of sparse attention is split over all of them or over none."""
+    for deployment, name, role, architecture in _split(stack):
+        tp, dcp = role.parallelism.tp, role.parallelism.dcp
+        if architecture.sparse and dcp > 1 and dcp != tp and tp % dcp == 0:
+            path = in_deployment(deployment, name, "parallelism", "dcp")
+            yield Problem(path, f"{dcp} with tp {tp}, for a model with sparse attention", f"{tp}, or leave it out")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path as File
 from typing import Any
 
+import catalog
 from models.stack import Stack
 from rules import (
     additional_config,
@@ -29,9 +31,10 @@ from rules import (
     shape,
     speculative,
     timeouts,
+    weights,
 )
-from rules.finding import Finding, Path, Rule, StackError, in_deployment, one_of, refuse_errors
-from rules.source import Source
+from rules.finding import Check, Finding, Path, Rule, StackError, in_deployment, in_order, one_of, refuse_errors
+from rules.source import Place, Source
 
 _SUBJECTS = (
     additional_config,
@@ -54,8 +57,61 @@ _SUBJECTS = (
     scheduling,
     speculative,
     timeouts,
+    weights,
 )
 RULES: tuple[Rule, ...] = tuple(found for subject in _SUBJECTS for found in vars(subject).values() if isinstance(found, Rule))
+CHECKS: tuple[Check, ...] = (
+    Check(
+        "PD000",
+        "error",
+        "Pulumi's project files, read by gopkg.in/yaml.v3",
+        "stack file can be read",
+        "Nothing in it can be checked before it is YAML of a reasonable size, every key stands once, and no value is encrypted.",
+    ),
+    Check(
+        "PD001",
+        "error",
+        "models/",
+        "every key is known and every value fits",
+        "A misspelt key would leave the default in place, and what does not fit fails in the cluster or at the engine's start.",
+    ),
+    Check(
+        "PD002",
+        "error",
+        "catalog/recipes",
+        "recipe is in the catalogue",
+        "Without its recipe nothing is known of the deployment.",
+    ),
+    Check(
+        "PD003",
+        "error",
+        "rules/",
+        "what is accepted occurs",
+        "An acceptance that is left standing hides the next finding of its code. Of a warning it is one itself.",
+    ),
+    Check(
+        "PD004",
+        "error",
+        "Pulumi's Kubernetes provider",
+        "context is in the kubeconfig",
+        "Pulumi keeps the context in its state, and would look for the cluster there at every later run. `pd check` reads no "
+        "kubeconfig and leaves this to `pulumi preview` and `pulumi up`.",
+    ),
+    *sorted(RULES, key=lambda rule: rule.code),
+)
+"""Everything that has a code, in the order of the codes."""
+
+
+def read_file(file: File) -> tuple[Stack, list[Finding]]:
+    """Read a stack file and check it: the stack, and the warnings about it.
+
+    Raises:
+        OSError: there is no such file, or it may not be read.
+        StackError: with all findings, if there is an error among them.
+    """
+    warnings: list[Finding] = []
+    source = Source.load(file)
+    return read(source.config, source, warn=warnings.append), warnings
 
 
 def read(config: Mapping[str, Any], source: Source | None = None, warn: Callable[[Finding], object] = lambda _: None) -> Stack:
@@ -63,16 +119,16 @@ def read(config: Mapping[str, Any], source: Source | None = None, warn: Callable
 
     Args:
         config: what the stack file declares
-        source: the file itself, to name the lines of what is wrong
+        source: the file itself, to name the places of what is wrong
         warn: is told each warning of a stack without errors
 
     Raises:
         StackError: with all findings. The rules see the deployments that are well-formed.
     """
-    lines = source.lines(config) if source else {}
+    places = source.places(config) if source else {}
     name = source.name if source else ""
     stack, malformed = shape.parse(config)
-    findings = [_placed(finding, name, lines) for finding in [*malformed, *(check(stack) if stack else ())]]
+    findings = in_order(_placed(finding, name, places) for finding in [*malformed, *(check(stack) if stack else ())])
     refuse_errors(findings)
     if stack is None:  # never without an error that says why
         raise StackError(findings)
@@ -91,15 +147,15 @@ def require_context(stack: Stack, contexts: Collection[str]) -> None:
     """
     context = stack.cluster.context
     if context is not None and context not in contexts:
-        remedy = f"one of {one_of(contexts)}; KUBECONFIG says where they are looked for"
+        remedy = f"one of {one_of(contexts, context)}; KUBECONFIG says where they are looked for"
         raise StackError([Finding("PD004", ("cluster", "context"), f"the kubeconfig has no context {context!r}", remedy)])
 
 
-def _placed(finding: Finding, name: str, lines: Mapping[Path, int]) -> Finding:
-    """``finding`` with the line of its path, or of the nearest thing around it that the file has."""
-    around = (finding.path[:length] for length in range(len(finding.path), 0, -1))
-    line = next((lines[path] for path in around if path in lines), None)
-    return finding if line is None else replace(finding, file=name, line=line)
+def _placed(finding: Finding, name: str, places: Mapping[Path, Place]) -> Finding:
+    """``finding`` with the place of its path, or of the nearest thing around it that the file has."""
+    around = (finding.path[:length] for length in range(len(finding.path), -1, -1))
+    place = next((places[path] for path in around if path in places), None)
+    return replace(finding, file=name, line=place.line, column=place.column) if place else finding
 
 
 def check(stack: Stack) -> list[Finding]:
@@ -122,7 +178,9 @@ def _useless_acceptances(stack: Stack, found: Sequence[Finding]) -> Iterator[Fin
     severities = {rule.code: rule.severity for rule in RULES}
     occurring = {(finding.code, finding.path[1]) for finding in found}
     for deployment in stack.deployments.values():
-        for code in deployment.accept:
+        # what the recipe accepts, the user can't leave out
+        recipe = catalog.recipe(deployment.recipe) if deployment.recipe in catalog.recipe_names() else {}
+        for code in deployment.accept.keys() - recipe.get("accept", {}).keys():
             path = in_deployment(deployment, "accept", code)
             if severities.get(code) != "warning":
                 problem = f"{code} is an error, which can't be accepted" if code in severities else f"there is no rule {code}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,52 +41,61 @@ class Finding:
     remedy: str
     severity: Severity = "error"
     file: str = ""
-    """name of the stack file, where the line is known"""
+    """name of the stack file, where the place is known"""
     line: int = 0
     """from 1"""
+    column: int = 0
+    """from 1, in characters"""
 
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line} " if self.line else ""
+        place = f" {self.file}:{self.line}:{self.column}" if self.line else ""
+        path = f" {dotted(self.path)}" if self.path else ""
         severity = "" if self.severity == "error" else f"{self.severity}: "
-        return f"{self.code} {place}{dotted(self.path)}: {severity}{self.problem}\n      -> {self.remedy}"
+        return f"{self.code}{place}{path}: {severity}{self.problem}\n      -> {self.remedy}"
+
+
+def in_order(findings: Iterable[Finding]) -> list[Finding]:
+    """``findings`` in the order of the files and of what stands in them."""
+    return sorted(findings, key=lambda found: (found.file, found.line, found.column, str(found.path), found.code))
 
 
 @dataclass(frozen=True)
-class Rule:
-    """One rule; ``why`` and ``source`` are what its page says."""
+class Check:
+    """What a code stands for: what its page says."""
 
     code: str
     severity: Severity
     source: str
-    """where the rule is from"""
+    """where it is from"""
+    name: str
+    """a phrase: what holds where it is kept"""
+    why: str
+    """what goes wrong otherwise"""
+
+
+@dataclass(frozen=True)
+class Rule(Check):
+    """A check of a whole stack."""
+
     find: Callable[[Stack], Iterator[Problem]]
-
-    @property
-    def name(self) -> str:
-        """The rule as a phrase: what holds where it is kept."""
-        return self.find.__name__.replace("_", " ")
-
-    @property
-    def why(self) -> str:
-        """What goes wrong otherwise."""
-        return inspect.cleandoc(self.find.__doc__ or "")
 
     def __call__(self, stack: Stack) -> Iterator[Finding]:
         """Findings of this rule in ``stack``."""
-        for path, what, remedy in self.find(stack):
+        # once: what both roles are given is found in each
+        for path, what, remedy in dict.fromkeys(self.find(stack)):
             yield Finding(self.code, path, what, remedy, self.severity)
 
 
 def rule(code: str, source: str, severity: Severity = "error") -> Callable[[Callable[[Stack], Iterator[Problem]]], Rule]:
-    """Make a rule of a function; its docstring says what goes wrong where the rule is broken."""
-    return lambda find: Rule(code, severity, source, find)
+    """Make a rule of a function: its name says what holds, its docstring what goes wrong otherwise."""
+    return lambda find: Rule(code, severity, source, find.__name__.replace("_", " "), inspect.cleandoc(find.__doc__ or ""), find)
 
 
 class StackError(Exception):
     """The stack file can't be deployed as it is; the message shows every finding, in the order of the file."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
-        self.findings = tuple(sorted(findings, key=lambda finding: (finding.line, str(finding.path), finding.code)))
+        self.findings = tuple(in_order(findings))
         count = sum(finding.severity == "error" for finding in self.findings)
         heading = f"{count} mistake{'s' if count > 1 else ''} in the stack file; nothing was changed:"
         super().__init__("\n".join([heading, *(f"  {finding}" for finding in self.findings)]))
@@ -107,7 +117,7 @@ def dotted(path: Path) -> str:
     for key in path:
         if isinstance(key, int):
             text += f"[{key}]"
-        elif _PLAIN_KEY.fullmatch(key):
+        elif _PLAIN_KEY.fullmatch(str(key)):  # in YAML a key may be null
             text += f".{key}" if text else key
         else:
             text += f'["{key}"]'
@@ -126,6 +136,14 @@ def roles(stack: Stack) -> Iterator[tuple[Deployment, RoleName, Role]]:
             yield deployment, name, deployment.role(name)
 
 
-def one_of(names: Iterable[str]) -> str:
-    """A list of names for a remedy."""
-    return ", ".join(sorted(names)) or "(none)"
+def alternatives(values: Iterable[object]) -> str:
+    """Values of which any is right, for a remedy."""
+    return " or ".join(map(str, values))
+
+
+def one_of(names: Iterable[str], given: object = "") -> str:
+    """A list of names for a remedy, first those that look like what was given."""
+    known = sorted(names)
+    folded = {name.lower(): name for name in known}
+    nearest = [folded[name] for name in difflib.get_close_matches(str(given).lower(), folded, n=3, cutoff=0.5)]
+    return ", ".join(dict.fromkeys([*nearest, *known])) or "(none)"

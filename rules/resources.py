@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from models.deployment import ROLES
+from models.deployment import ROLES, Deployment, RoleName
 from models.quantities import amount
 from models.stack import Stack
 from rules.finding import Problem, in_deployment, roles, rule
+
+MANY_RANKS = 8
+ROOM_OF_MANY = 16
+"""GiB of /dev/shm, of which fewer ranks need one each"""
 
 
 @rule("PD701", source="Kubernetes pod validation")
@@ -35,7 +39,7 @@ def shared_memory_is_within_the_memory_limit(stack: Stack) -> Iterator[Problem]:
                 yield Problem(
                     in_deployment(deployment, "sharedMemory"),
                     f"{deployment.shared_memory} leaves nothing of the {role} container's memory limit {limit}",
-                    "a smaller sharedMemory or a higher limit",
+                    f"less than {limit}, or a higher limit",
                 )
                 break
 
@@ -44,10 +48,35 @@ def shared_memory_is_within_the_memory_limit(stack: Stack) -> Iterator[Problem]:
 def shared_memory_is_enough_for_all_ranks(stack: Stack) -> Iterator[Problem]:
     """The ranks of one pod exchange tensors in /dev/shm; too little of it ends the engine in the middle of a request."""
     for deployment in stack.deployments.values():
-        ranks = max(deployment.role(name).parallelism.npus for name in ROLES)
-        if amount(deployment.shared_memory) < ranks * 2**30:
+        ranks = max(deployment.role(name).npus_per_pod for name in ROLES)
+        least = ranks if ranks < MANY_RANKS else max(ranks, ROOM_OF_MANY)
+        if amount(deployment.shared_memory) < least * 2**30:
             yield Problem(
                 in_deployment(deployment, "sharedMemory"),
                 f"{deployment.shared_memory} for {ranks} ranks in one pod",
-                f"at least {ranks}Gi",
+                f"at least {least}Gi",
             )
+
+
+@rule("PD704", source="vLLM-Ascend KV pool guide: global_segment_size of each rank", severity="warning")
+def pool_segments_are_within_the_memory_limit(stack: Stack) -> Iterator[Problem]:
+    """Each rank gives its segment from the container's memory, of which /dev/shm is a part as well: the container is killed when
+    both fill."""
+    for deployment in stack.deployments.values():
+        pool = deployment.kv_transfer.pool
+        name = min(ROLES, key=lambda name: _room_of_a_rank(deployment, name))
+        role, room = deployment.role(name), _room_of_a_rank(deployment, name)
+        if pool and 0 < room < amount(pool.segment_size):
+            smaller = f"at most {room // 2**30:.0f}Gi, or " if room >= 2**30 else ""
+            yield Problem(
+                in_deployment(deployment, "kvTransfer", "pool", "segmentSize"),
+                f"{role.npus_per_pod} x {pool.segment_size} and {deployment.shared_memory} of /dev/shm are more than the "
+                f"{name} container's memory limit {role.resources.limits.memory}",
+                f"{smaller}a smaller sharedMemory or a higher limit",
+            )
+
+
+def _room_of_a_rank(deployment: Deployment, name: RoleName) -> float:
+    """Bytes that the memory limit leaves each rank beside /dev/shm."""
+    role = deployment.role(name)
+    return (amount(role.resources.limits.memory) - amount(deployment.shared_memory)) / max(role.npus_per_pod, 1)

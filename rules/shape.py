@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -26,17 +27,17 @@ def parse(config: Mapping[str, Any]) -> tuple[Stack | None, list[Finding]]:
     Returns:
         The stack with the deployments that are well-formed, None if the rest is not; and what is wrong.
     """
-    findings: list[Finding] = []
+    findings = list(_truths_for_numbers(config, ()))
     deployments: dict[str, Deployment] = {}
     declared = config.get("deployments", {})
     if not isinstance(declared, Mapping):
         findings.append(Finding(CODE, ("deployments",), f"{_shown(declared)} is not a map", "declare deployments by name"))
         declared = {}
-    for name, deployment in declared.items():
+    for name, deployment in sorted(declared.items(), key=str):  # Pulumi keeps no order: findings are the same with it and without
         found = list(_misread(name, deployment))
         findings += found
         if not found:
-            whole = {**_overlay(_recipe(deployment), deployment), "name": name}
+            whole = {**overlay(_recipe(deployment), deployment), "name": name}
             try:
                 deployments[name] = Deployment.model_validate(whole, by_name=False)
             except ValidationError as error:
@@ -61,83 +62,140 @@ def _misread(name: str, deployment: object) -> Iterator[Finding]:
         yield Finding(CODE, (*path, "name"), "unknown key", "the deployment's name is its key; leave this out")
     recipe = deployment.get("recipe")
     if recipe is not None and recipe not in catalog.recipe_names():
-        yield Finding(RECIPE_CODE, (*path, "recipe"), f"no recipe {recipe!r}", f"one of {one_of(catalog.recipe_names())}")
+        remedy = f"one of {one_of(catalog.recipe_names(), recipe)}"
+        yield Finding(RECIPE_CODE, (*path, "recipe"), f"no recipe {_shown(recipe)}", remedy)
 
 
 def _recipe(deployment: Mapping[str, Any]) -> Mapping[str, Any]:
     return catalog.recipe(deployment["recipe"]) if deployment.get("recipe") is not None else {}
 
 
-def _overlay(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def overlay(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """``over`` on ``base``, maps key by key; a map on something else replaces it."""
     merged = dict(base)
     for key, value in over.items():
         below = merged.get(key)
         # What replaces a recipe's choice between alternatives replaces all of it.
         whole = key == "weights"
-        merged[key] = _overlay(below, value) if isinstance(below, dict) and isinstance(value, Mapping) and not whole else value
+        merged[key] = overlay(below, value) if isinstance(below, dict) and isinstance(value, Mapping) and not whole else value
     return merged
 
 
+def _truths_for_numbers(value: object, path: Path) -> Iterator[Finding]:
+    """``true`` where a number is wanted: pydantic takes it for 1."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _truths_for_numbers(inner, (*path, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _truths_for_numbers(inner, (*path, index))
+    elif isinstance(value, bool) and _bare(_declared(path).type) in (int, float):
+        yield Finding(CODE, path, f"{_shown(value)} is not a number", "a number")
+
+
 def _findings(error: ValidationError, below: Path, deployment: Mapping[str, Any]) -> Iterator[Finding]:
+    recipes = f"; or take a recipe: {one_of(catalog.recipe_names())}" if below and deployment.get("recipe") is None else ""
     for details in error.errors(include_url=False):
         # a deployment's name is its key in the stack file, and pydantic reports a refused key as (..., key, "[key]")
         location = () if below and details["loc"] == ("name",) else details["loc"]
         path = (*below, *(key for key in location if key != "[key]"))
-        yield Finding(CODE, path, *_explain(details, path, has_recipe=deployment.get("recipe") is not None))
+        declared = _declared(path)
+        if not location:
+            declared = Declared(str, Deployment.model_fields["name"])
+        elif location[-1] == "[key]":
+            key = _declared(path[:-1]).key
+            declared = Declared(key, _field_of(key))
+        problem, remedy = _explain(details, path, declared)
+        if details["type"] == "missing":
+            remedy, recipes = f"{remedy}{recipes}", ""  # once is enough
+        yield Finding(CODE, path, problem, remedy)
 
 
-def _explain(details: ErrorDetails, path: Path, *, has_recipe: bool) -> tuple[str, str]:
-    kind, given = details["type"], details["input"]
-    field = _field(path)
-    if kind == "extra_forbidden":
+def _explain(details: ErrorDetails, path: Path, declared: Declared) -> tuple[str, str]:
+    if details["type"] == "extra_forbidden":
         known = _known_keys(path[:-1])
         close = difflib.get_close_matches(str(path[-1]), known, n=1)
         return "unknown key", f"did you mean {close[0]}?" if close else f"known here: {one_of(known)}"
-    if kind == "missing":
-        remedy = f"declare it{_example(path[-1], field)}"
-        if path[0] == "deployments" and len(path) > 1 and not has_recipe:
-            remedy += f"; or take a recipe: {one_of(catalog.recipe_names())}"
-        return "is missing", remedy
+    if details["type"] == "missing":
+        return "is missing", f"declare it{declared.example(path[-1])}"
+    return _explain_value(details, declared)
+
+
+def _explain_value(details: ErrorDetails, declared: Declared) -> tuple[str, str]:
+    kind, given, limits = details["type"], details["input"], details.get("ctx", {})
     if kind == "value_error":
-        problem, _, remedy = str(details["ctx"]["error"]).partition("; ")
-        return problem, remedy or _description(field)
-    wanted = next((words for types, words in WANTED.items() if kind in types), None)
-    if wanted is None:
-        return f"{_shown(given)} is not allowed: {details['msg'][:1].lower()}{details['msg'][1:]}", _description(field)
-    described = _description(field)
-    return f"{_shown(given)} is not {wanted}", wanted if described == UNDESCRIBED else f"{wanted}: {described}"
+        problem, _, remedy = str(limits["error"]).partition("; ")
+        return problem, remedy or declared.description or UNDESCRIBED
+    problem, remedy = f"{_shown(given)} is not allowed", LIMITS.get(kind, "").format(**limits)
+    if kind in WANTED:
+        quoted = kind == "string_type" and isinstance(given, int | float)
+        problem, remedy = (
+            f"{_shown(given)} is not {WANTED[kind]}",
+            f'quotes around it: "{json.dumps(given)}"' if quoted else WANTED[kind],
+        )
+    if kind == "literal_error":
+        return problem, f"one of {one_of(map(str, get_args(_bare(declared.type))), given)}"
+    remedy = "; ".join(filter(None, [remedy, declared.description]))
+    if not remedy:
+        return f"{problem}: {details['msg'][:1].lower()}{details['msg'][1:]}", UNDESCRIBED
+    return problem, remedy
 
 
 WANTED = {
-    ("int_type", "int_parsing", "int_from_float"): "a whole number",
-    ("float_type", "float_parsing"): "a number",
-    ("bool_type", "bool_parsing"): "true or false",
-    ("string_type",): "a text (in YAML a number needs quotes to be one)",
-    ("tuple_type", "list_type"): "a list",
-    ("model_type", "dict_type", "model_attributes_type"): "a map",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    "string_type": "a text",
+    **dict.fromkeys(("tuple_type", "list_type"), "a list"),
+    **dict.fromkeys(("model_type", "dict_type", "model_attributes_type"), "a map"),
 }
-"""pydantic's error types -> what is wanted in the stack file"""
+"""pydantic's error type -> what is wanted in the stack file"""
+LIMITS = {
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "more than {gt}",
+    "less_than_equal": "at most {le}",
+    "less_than": "less than {lt}",
+    "string_too_short": "at least {min_length} characters",
+    "string_too_long": "at most {max_length} characters",
+    "too_short": "at least {min_length}",
+    "too_long": "at most {max_length}",
+}
+"""pydantic's error type -> the limit in the words of the stack file"""
 UNDESCRIBED = "a value that fulfils this"
 
 
 def _shown(value: object) -> str:
-    text = json.dumps(value, default=str)
+    text = json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}..."  # noqa: PLR2004 - a line
 
 
-def _example(key: str | int, field: FieldInfo | None) -> str:
-    if field and field.examples:
-        return f", for example {key}: {json.dumps(field.examples[0])}"
-    return f": {field.description}" if field and field.description else ""
+class Declared(NamedTuple):
+    """What the models say about one place of the stack file."""
 
+    type: Any
+    """None where they have no such place"""
+    field: FieldInfo | None = None
 
-def _description(field: FieldInfo | None) -> str:
-    if field is None:
-        return UNDESCRIBED
-    examples = [f"for example {json.dumps(field.examples[0])}"] if field.examples else []
-    default = [] if field.is_required() or field.default is None else [f"default {_shown(_plain(field.default))}"]
-    return "; ".join([*([field.description] if field.description else []), *examples, *default]) or UNDESCRIBED
+    @property
+    def key(self) -> Any:
+        """Type of the keys of a map."""
+        return get_args(_bare(self.type))[0] if get_origin(_bare(self.type)) is dict else None
+
+    @property
+    def description(self) -> str:
+        """What it is, an example, and the default."""
+        field = self.field
+        if field is None:
+            return ""
+        examples = [f"for example {json.dumps(field.examples[0])}"] if field.examples else []
+        default = [] if field.is_required() or field.default is None else [f"default {_shown(_plain(field.default))}"]
+        return "; ".join([*([field.description] if field.description else []), *examples, *default])
+
+    def example(self, key: str | int) -> str:
+        """How to write it."""
+        if self.field and self.field.examples:
+            return f", for example {key}: {json.dumps(self.field.examples[0])}"
+        return f": {self.field.description}" if self.field and self.field.description else ""
 
 
 def _plain(value: object) -> object:
@@ -145,39 +203,45 @@ def _plain(value: object) -> object:
 
 
 def _known_keys(path: Path) -> list[str]:
-    model = _model(path)
+    model = _bare(_declared(path).type)
     hidden = {"name"} if path[:1] == ("deployments",) and len(path) == 2 else set()  # noqa: PLR2004 - deployments.NAME
-    return [] if model is None else [name for name in _aliases(model) if name not in hidden]
+    return [name for name in _fields(model) if name not in hidden]
 
 
-def _aliases(model: type[BaseModel]) -> dict[str, FieldInfo]:
+def _fields(model: Any) -> dict[str, FieldInfo]:
+    """Key in the stack file -> field; none if ``model`` is no model."""
+    if not isinstance(model, type) or not issubclass(model, BaseModel):
+        return {}
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
-def _field(path: Path) -> FieldInfo | None:
-    """The model field that the last key of ``path`` names."""
-    model = _model(path[:-1])
-    return _aliases(model).get(str(path[-1])) if model else None
-
-
-def _model(path: Path) -> type[BaseModel] | None:
-    """The model whose keys stand at ``path``."""
-    annotation: Any = Stack
+def _declared(path: Path) -> Declared:
+    """What stands at ``path``."""
+    found = Declared(Stack)
     for key in path:
-        model = _model_in(annotation)
-        if model is None:
-            return None
-        if get_origin(annotation) is dict:
-            annotation = model  # the key of a map
-            continue
-        field = _aliases(model).get(str(key))
-        if field is None:
-            return None
-        annotation = field.annotation
-    return _model_in(annotation)
+        around = _bare(found.type)
+        if get_origin(around) is dict:
+            value = get_args(around)[1]
+            found = Declared(value, _field_of(value))
+        elif get_origin(around) in (tuple, list):
+            value = get_args(around)[0]
+            found = Declared(value, _field_of(value))
+        elif field := _fields(around).get(str(key)):
+            found = Declared(field.annotation, field)
+        else:
+            return Declared(None)
+    return found
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((model for part in get_args(annotation) if (model := _model_in(part))), None)
+def _field_of(annotation: Any) -> FieldInfo | None:
+    """What a type with annotations says about itself."""
+    return next((found for found in getattr(annotation, "__metadata__", ()) if isinstance(found, FieldInfo)), None)
+
+
+def _bare(annotation: Any) -> Any:
+    """A type without annotations and without None."""
+    if get_origin(annotation) is Annotated:
+        return _bare(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return _bare(next(part for part in get_args(annotation) if part is not type(None)))
+    return annotation

@@ -50,6 +50,7 @@ PAIRING_CONNECTORS = frozenset(
 """prefill answers with ``kv_transfer_params``, decode pulls the blocks that these name"""
 LAYOUT_CONNECTORS = frozenset({*PAIRING_CONNECTORS, "MooncakeLayerwiseConnector"})
 """assert that ``kv_connector_extra_config`` describes prefill and decode"""
+STORE_CONNECTORS = frozenset({"AscendStoreConnector", "MooncakeConnectorStoreV1"})
 DEAD_MODULES = frozenset({"vllm_ascend.distributed.mooncake_connector", "vllm_ascend.distributed.llmdatadist_c_mgr_connector"})
 
 KV_ROLES = {"kv_producer": ("prefill",), "kv_consumer": ("decode",), "kv_both": ("prefill", "decode")}
@@ -72,6 +73,9 @@ KV_TRANSFER_KEYS = frozenset(
     }
 )
 DEFAULT_KV_PORT = 14579
+DEFAULT_RPC_PORT = 29550
+DEFAULT_BLOCK_SIZE = 128
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 RANGES: dict[str, tuple[int, float]] = {
     # smallest and largest value
@@ -81,6 +85,7 @@ RANGES: dict[str, tuple[int, float]] = {
     "tensor-parallel-size": (1, math.inf),
     "data-parallel-size": (1, math.inf),
     "data-parallel-size-local": (0, math.inf),
+    "data-parallel-start-rank": (0, math.inf),
     "pipeline-parallel-size": (1, math.inf),
     "prefill-context-parallel-size": (1, math.inf),
     "decode-context-parallel-size": (1, math.inf),
@@ -88,6 +93,8 @@ RANGES: dict[str, tuple[int, float]] = {
     "max-num-batched-tokens": (1, math.inf),
     "max-model-len": (-1, math.inf),
     "block-size": (1, math.inf),
+    "cp-kv-cache-interleave-size": (1, math.inf),
+    "max-loras": (1, math.inf),
 }
 
 
@@ -115,16 +122,30 @@ class Engine:
     """directory of the weights"""
     served_model_names: tuple[str, ...]
     port: int
+    adapters: tuple[str, ...]
+    """names of LoRA adapters"""
     headless: bool
     """a worker of a multi-pod instance: no API"""
     tensor_parallel_size: int
     data_parallel_size: int
+    data_parallel_size_local: int
+    """ranks in this pod"""
+    start_rank: int
+    """the first of them"""
+    data_parallel_address: str
+    """of the entry pod"""
+    data_parallel_rpc_port: int
     max_num_seqs: int
     max_model_len: int | None
     """tokens; None: as long as the model allows"""
     block_size: int
     """tokens per KV block"""
     kv_transfer: KVTransfer | None
+
+    @property
+    def local_ranks(self) -> range:
+        """Data-parallel ranks in this pod."""
+        return range(self.start_rank, self.start_rank + self.data_parallel_size_local)
 
 
 @dataclass(frozen=True)
@@ -148,6 +169,28 @@ class Launch:
         """k: tokens that are guessed ahead in each decode step."""
         tokens = (self.options.get("speculative-config") or {}).get("num_speculative_tokens")
         return tokens if isinstance(tokens, int) else 0
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a KV block."""
+        return int(self.options.get("block-size") or DEFAULT_BLOCK_SIZE)
+
+    @property
+    def interleave_size(self) -> int:
+        """Tokens in a row that one context-parallel rank keeps."""
+        return int(self.options.get("cp-kv-cache-interleave-size") or self.options.get("dcp-kv-cache-interleave-size") or 1)
+
+    @property
+    def captures_graphs(self) -> bool:
+        """Whether the engine captures graphs, which is what it does unless it is told not to."""
+        return not self.options.get("enforce-eager", False)
+
+    @property
+    def local_ranks(self) -> int:
+        """Data-parallel ranks in this pod."""
+        if "data-parallel-rank" in self.options:
+            return 1
+        return int(self.options.get("data-parallel-size-local", self.size("data")))
 
     def size(self, dimension: str) -> int:
         """Ranks along one dimension: ``size("tensor")``."""
@@ -192,7 +235,7 @@ def version(image: str) -> Version:
 
 
 def kv_transfers(launch: Launch) -> Iterator[dict[str, Any]]:
-    """The KV transfer configuration, followed by those that a MultiConnector combines."""
+    """The KV transfer configuration, followed by those that a MultiConnector combines, which share its engine id."""
     config = launch.options.get("kv-transfer-config")
     if config is None:
         return
@@ -200,7 +243,8 @@ def kv_transfers(launch: Launch) -> Iterator[dict[str, Any]]:
     if config.get("kv_connector") == "MultiConnector":
         extra = config.get("kv_connector_extra_config")
         connectors = extra.get("connectors") if isinstance(extra, dict) else None
-        yield from (part for part in (connectors if isinstance(connectors, list) else []) if isinstance(part, dict))
+        own = {"engine_id": config["engine_id"]} if "engine_id" in config else {}
+        yield from (own | part for part in (connectors if isinstance(connectors, list) else []) if isinstance(part, dict))
 
 
 def _engine(launch: Launch, transfers: Sequence[Mapping[str, Any]]) -> Engine:
@@ -209,12 +253,17 @@ def _engine(launch: Launch, transfers: Sequence[Mapping[str, Any]]) -> Engine:
         model=launch.model,
         served_model_names=tuple(launch.options.get("served-model-name") or (launch.model,)),
         port=launch.options.get("port", 8000),
+        adapters=tuple(_lora_modules(launch)),
         headless=launch.options.get("headless", False),
         tensor_parallel_size=launch.size("tensor"),
         data_parallel_size=launch.size("data"),
+        data_parallel_size_local=launch.local_ranks,
+        start_rank=launch.options.get("data-parallel-start-rank", launch.options.get("data-parallel-rank", 0)),
+        data_parallel_address=launch.options.get("data-parallel-address", "127.0.0.1"),
+        data_parallel_rpc_port=launch.options.get("data-parallel-rpc-port", DEFAULT_RPC_PORT),
         max_num_seqs=launch.options.get("max-num-seqs", 256),
         max_model_len=length if (length := launch.options.get("max-model-len", 0)) > 0 else None,
-        block_size=launch.options.get("block-size", 128),
+        block_size=launch.block_size,
         kv_transfer=KVTransfer(
             connector=pairing[0]["kv_connector"],
             role=pairing[0]["kv_role"],
@@ -258,7 +307,7 @@ _CONVERSIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "json": (json.loads, "json"),
     "object": (_object, "json object"),
 }
-_data = json.loads((Path(__file__).parent / "flags.json").read_text())
+_data = json.loads((Path(__file__).resolve().parents[2] / "catalog" / "flags.json").read_text())
 _KINDS: dict[str, str] = {flag: kind for kind, flags in _data["kinds"].items() for flag in flags}
 _ALIASES: dict[str, str] = _data["aliases"]
 
@@ -401,7 +450,9 @@ def _graphs(launch: Launch) -> Iterator[str]:
     config = launch.options.get("compilation-config")
     config = config if isinstance(config, dict) else {}
     step = launch.speculative_tokens + 1
-    if config.get("cudagraph_mode") != "FULL_DECODE_ONLY" or launch.options.get("enforce-eager"):
+    if launch.captures_graphs and launch.environment.get("ASCEND_LAUNCH_BLOCKING") == "1":
+        yield "ASCEND_LAUNCH_BLOCKING=1 can't be used with graph mode: unset it or pass --enforce-eager"
+    if config.get("cudagraph_mode") != "FULL_DECODE_ONLY" or not launch.captures_graphs:
         return
     sizes = config.get("cudagraph_capture_sizes") or launch.options.get("cudagraph-capture-sizes") or []
     sizes = sizes if isinstance(sizes, list) else [sizes]
@@ -415,11 +466,99 @@ def _graphs(launch: Launch) -> Iterator[str]:
 
 def _devices(launch: Launch) -> Iterator[str]:
     available = launch.environment.get("LOCAL_NPUS", "")
-    local = 1 if "data-parallel-rank" in launch.options else launch.size("data")
-    local = launch.options.get("data-parallel-size-local", local)
-    world = launch.size("tensor") * launch.size("pipeline") * launch.size("prefill-context") * local
+    world = launch.size("tensor") * launch.size("pipeline") * launch.size("prefill-context") * launch.local_ranks
     if available and world > int(available):
         yield f"World size ({world}) is larger than the number of available NPUs ({available}) in this pod."
+
+
+def _parallelism(launch: Launch) -> Iterator[str]:
+    tp, dcp, pcp = (launch.size(dimension) for dimension in ("tensor", "decode-context", "prefill-context"))
+    interleave = launch.interleave_size
+    if tp % dcp:
+        yield f"tp_size={tp} must be divisible by dcp_size={dcp}."
+    if dcp * pcp > 1 and launch.block_size % interleave:
+        yield (
+            f"Block_size({launch.block_size}) should be greater than or equal to and divisible by "
+            f"cp_kv_cache_interleave_size ({interleave})."
+        )
+    if pcp > 1 and launch.size("pipeline") > 1:
+        yield "prefill context parallelism and pipeline parallelism can't be used together"
+    if pcp > 1 and launch.version >= (0, 25, 2, 0):
+        yield "prefill_context_parallel_size > 1 is only supported by model runner v2"
+
+
+def _data_parallelism(launch: Launch) -> Iterator[str]:
+    options, size = launch.options, launch.size("data")
+    first = options.get("data-parallel-start-rank", 0)
+    if "data-parallel-rank" in options and not options["data-parallel-rank"] < size:
+        yield f"data_parallel_rank ({options['data-parallel-rank']}) must be in the range [0, {size})"
+    elif first + launch.local_ranks > size:
+        yield f"data parallel ranks {first}-{first + launch.local_ranks - 1} in this pod, but data_parallel_size is {size}"
+    if not options.get("headless"):
+        return
+    if (options.get("api-server-count") or 0) > 1:
+        yield "api_server_count can't be set in headless mode"
+    if options.get("data-parallel-hybrid-lb"):
+        yield "data_parallel_hybrid_lb is not applicable in headless mode"
+    if launch.local_ranks <= 0:
+        yield "data_parallel_size_local must be > 0 in headless mode"
+
+
+def _lora_modules(launch: Launch) -> dict[str, str]:
+    """Adapter -> directory, of those modules that can be read."""
+    return {found[0]: found[1] for module in launch.options.get("lora-modules", ()) if (found := _lora_module(module))}
+
+
+def _lora_module(module: str) -> tuple[str, str] | None:
+    if "=" in module and "," not in module:
+        name, _, path = module.partition("=")
+        return name, path
+    try:
+        described = json.loads(module)
+        return str(described["name"]), str(described["path"])
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _lora(launch: Launch) -> Iterator[str]:
+    modules = launch.options.get("lora-modules", ())
+    rank = launch.options.get("max-lora-rank")
+    if rank is not None and rank not in LORA_RANKS:
+        yield f"max_lora_rank: Input should be {', '.join(map(str, LORA_RANKS))}, but got {rank}"
+    if modules and not launch.options.get("enable-lora"):
+        yield "Got lora_request but LoRA is not enabled!"
+    yield from (f"Invalid JSON format for --lora-modules: {module}" for module in modules if not _lora_module(module))
+    for name, path in _lora_modules(launch).items():
+        if not launch.exists(posixpath.join(path, "adapter_config.json")):
+            yield f"Loading lora {name} failed: No adapter found for {path}"
+
+
+def _additional_config(launch: Launch) -> Iterator[str]:
+    """Settings of vLLM-Ascend's own that contradict the role or the parallelism."""
+    config = launch.options.get("additional-config") or {}
+    role = (launch.options.get("kv-transfer-config") or {}).get("kv_role")
+    producer, consumer = role == "kv_producer", role == "kv_consumer"
+    refused = {
+        "enable_balance_scheduling": (producer or consumer, "not with kv_producer or kv_consumer"),
+        "profiling_chunk_config": (launch.size("pipeline") == 1, "only with pipeline parallelism"),
+        "short_request_first": (consumer, "not on kv_consumer"),
+        "enable_reduce_sample": (producer, "not on kv_producer"),
+        "enable_kv_nz": (producer, "only on kv_consumer"),
+    }
+    yield from (f"additional_config: {key}: {why}" for key, (wrong, why) in refused.items() if wrong and config.get(key))
+    sizes = config.get("finegrained_tp_config")
+    oproj = launch.size("tensor") == 1 and consumer and launch.captures_graphs
+    for name, size in (sizes if isinstance(sizes, dict) else {}).items():
+        if isinstance(size, int) and size > 0 and launch.size("data") % size:
+            yield f"additional_config: finegrained_tp_config: {name} {size} must divide data_parallel_size {launch.size('data')}"
+        if name == "oproj_tensor_parallel_size" and size and not oproj:
+            yield f"additional_config: finegrained_tp_config: {name} needs tensor_parallel_size 1, graph mode and kv_consumer"
+
+
+def _prefix_cache_retention(launch: Launch) -> Iterator[str]:
+    interval = launch.environment.get("VLLM_PREFIX_CACHE_RETENTION_INTERVAL")
+    if interval is not None and (not interval.isdigit() or int(interval) % launch.block_size):
+        yield f"VLLM_PREFIX_CACHE_RETENTION_INTERVAL {interval} must be a non-negative multiple of block_size {launch.block_size}"
 
 
 def _physical_devices(launch: Launch) -> Iterator[str]:
@@ -493,6 +632,43 @@ def _kv_layouts(launch: Launch, config: Mapping[str, Any]) -> Iterator[str]:
         yield f"prefill_tp_size: {prefill} must be divisible by decode_tp_size: {decode}"
     if layouts["decode"].get("pp_size", 1) != 1 or ("decode" in _own(config) and launch.size("pipeline") != 1):
         yield "decode pp_size must be 1: decode does not support pipeline parallelism"
+    elif "prefill" in _own(config) and layouts["prefill"].get("pp_size", 1) != launch.size("pipeline"):
+        described, own = layouts["prefill"].get("pp_size", 1), launch.size("pipeline")
+        yield f"KV transfer 'prefill' config has a conflicting pipeline parallel size. Expected {own}, but got {described}."
+
+
+def _kv_context_parallelism(launch: Launch, config: Mapping[str, Any]) -> Iterator[str]:
+    connector, interleave = config.get("kv_connector"), launch.interleave_size
+    if connector not in LAYOUT_CONNECTORS or launch.size("decode-context") * launch.size("prefill-context") == 1:
+        return
+    if connector == "MooncakeHybridConnector":
+        yield "MooncakeHybridConnector does not support context parallelism"
+    if interleave != launch.block_size:
+        yield f"cp_kv_cache_interleave_size ({interleave}) must be equal to block_size ({launch.block_size}) with KV transfer"
+
+
+def _multi_connector(_: Launch, config: Mapping[str, Any]) -> Iterator[str]:
+    if config.get("kv_connector") != "MultiConnector":
+        return
+    extra = config.get("kv_connector_extra_config")
+    connectors = extra.get("connectors") if isinstance(extra, dict) else None
+    if not isinstance(connectors, list) or not connectors:
+        yield "MultiConnector: kv_connector_extra_config must have 'connectors', a list of KV transfer configurations"
+        return
+    if any(isinstance(part, dict) and "engine_id" in part for part in connectors):
+        yield "KVTransferConfig() got multiple values for keyword argument 'engine_id': it belongs above the connectors"
+
+
+def _kv_pool(launch: Launch, config: Mapping[str, Any]) -> Iterator[str]:
+    extra = config.get("kv_connector_extra_config")
+    backend = extra.get("backend", "mooncake") if isinstance(extra, dict) else "mooncake"
+    if config.get("kv_connector") not in STORE_CONNECTORS or backend != "mooncake":
+        return
+    path = launch.environment.get("MOONCAKE_CONFIG_PATH")
+    if not path:
+        yield "The environment variable 'MOONCAKE_CONFIG_PATH' is not set."
+    elif not launch.exists(path):
+        yield f"[Errno 2] No such file or directory: '{path}'"
 
 
 def _kv_sizes(launch: Launch, config: Mapping[str, Any]) -> Iterator[str]:
@@ -539,6 +715,11 @@ RULES: tuple[Callable[[Launch], Iterator[str]], ...] = (
     _batching,
     _chat_template,
     _graphs,
+    _parallelism,
+    _data_parallelism,
+    _lora,
+    _additional_config,
+    _prefix_cache_retention,
     _devices,
     _physical_devices,
     _address,
@@ -549,6 +730,9 @@ KV_RULES: tuple[Callable[[Launch, Mapping[str, Any]], Iterator[str]], ...] = (
     _kv_connector,
     _kv_layouts,
     _kv_sizes,
+    _kv_context_parallelism,
+    _multi_connector,
+    _kv_pool,
     _kv_port,
     _kv_engine_id,
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 MODEL_FILES = {
     "config.json": json.dumps({"architectures": ["SimulatedForCausalLM"], "model_type": "simulated"}) + "\n",
+    "quant_model_description.json": "{}\n",
     "model.safetensors": "simulated: no weights\n",
     "tokenizer.json": json.dumps({"version": "1.0", "added_tokens": []}) + "\n",
     "tokenizer_config.json": json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}) + "\n",

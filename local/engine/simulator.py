@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import socket
@@ -32,6 +33,8 @@ def arguments(engine: Engine, port: int) -> list[str]:
         f"--model={engine.served_model_names[0]}",
         "--served-model-name",
         *engine.served_model_names,
+        *(["--lora-modules"] if engine.adapters else []),
+        *(json.dumps({"name": name}) for name in engine.adapters),
         f"--max-num-seqs={engine.max_num_seqs}",
         f"--max-model-len={engine.max_model_len or LONGEST_MODEL}",
         f"--max-waiting-queue-length={LONGEST_QUEUE}",

@@ -9,7 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
-from local.engine import simulator
+from local.engine import ranks, simulator
 from local.engine.arguments import Engine, check
 from local.engine.proxy import Proxy, record_to
 
@@ -20,18 +20,13 @@ def main() -> int:
     if isinstance(engine, list):
         print(*engine, sep="\n", file=sys.stderr)
         return 1
-    return _work_without_api() if engine.headless else _serve(engine)
-
-
-def _work_without_api() -> int:
-    print("Simulated: a headless worker, which serves no API", flush=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    threading.Event().wait()
-    return 0
-
-
-def _serve(engine: Engine) -> int:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))
     address = os.environ.get("LOCAL_POD_IP") or "127.0.0.1"
+    return ranks.join(engine, address) if engine.headless else _serve(engine, address)
+
+
+def _serve(engine: Engine, address: str) -> int:
     directory = Path(os.environ.get("LOCAL_CONTAINER_DIRECTORY", "."))
     log = directory / "simulator.log"
     port = simulator.free_port()
@@ -39,6 +34,11 @@ def _serve(engine: Engine) -> int:
         proxy = Proxy((address, engine.port), port, engine, record_to(directory / "requests.jsonl"))
     except OSError as error:
         print(f"{error} while attempting to bind on address {(address, engine.port)}", file=sys.stderr)
+        return 1
+    try:
+        ranks.gather(engine, address, _end)
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
         return 1
     stopped = threading.Event()
     try:
@@ -55,6 +55,12 @@ def _serve(engine: Engine) -> int:
         return 0
     print(f"{simulator.PROGRAM} ended with {code}, its log is {log}", file=sys.stderr)
     return 1
+
+
+def _end(why: str) -> None:
+    """End at once: an engine of which a part is gone computes nothing any more."""
+    print(why, file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def _stop(process: subprocess.Popen[bytes], stopped: threading.Event) -> None:

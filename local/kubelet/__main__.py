@@ -29,6 +29,8 @@ from local.state import State, network_holder
 DEAD_PODS_KEPT = 50
 """folders of dead pods that stay, for their logs"""
 
+HOSTS = Path("/etc/hosts")
+
 log = logging.getLogger("local.kubelet")
 
 
@@ -109,6 +111,7 @@ class Kubelet:
         await pod.over.wait()
         del self._pods[pod.uid]
         self._prune()
+        self._balance.set()
 
     def _prune(self) -> None:
         """Remove the folders of dead pods but for the last ones."""
@@ -139,17 +142,25 @@ class Kubelet:
             self._balance.set()
 
     async def _give_addresses(self) -> None:
+        machine = HOSTS.read_text() if HOSTS.exists() else ""
         self._balance.set()
         while True:
             await self._balance.wait()
             self._balance.clear()
             pods = [pod.object for pod in self._pods.values()]
+            self._give_names(machine + services.host_names(self._services.values(), pods))
             # services come and go while requests are answered
             for uid, service in list(self._services.items()):
                 if uid not in self._with_endpoints and await self._make_endpoints(service):
                     self._with_endpoints.add(uid)
                 if services.wants_address(service):
                     await self._give_address(service, services.address(service, pods))
+
+    def _give_names(self, names: str) -> None:
+        """Write the containers' ``/etc/hosts``. In place: it is mounted in them, and a new file would not be."""
+        file = self._node.state.names
+        if not file.exists() or file.read_text() != names:
+            file.write_text(names)
 
     async def _make_endpoints(self, service: Object) -> bool:
         """Make the Endpoints that ``service`` should have. Whether it has them."""
@@ -195,6 +206,7 @@ async def main(directory: Path) -> None:
     async with Api.from_kubeconfig(state.kubeconfig) as api:
         hold = socket.create_server(network_holder(cluster.network))
         log.info("this cluster has network %d: %s", cluster.network, hold.getsockname())
+        state.names.touch()
         node = Node(
             api,
             state,

@@ -18,6 +18,7 @@ import httpx
 from local import container
 from local.api import MERGE, STRATEGIC, Api, ApiError, Object, holds, is_gone
 from local.cluster import Cluster
+from local.container import Mount
 from local.kubelet import StartError, devices, volumes
 from local.kubelet.addresses import Addresses
 from local.kubelet.containers import RETRY_SECONDS, Container, now
@@ -276,12 +277,13 @@ class Pod:
         if not words:
             raise StartError("CreateContainerError", "no command specified, and the image has no entrypoint")
         next(one for one in self._init + self._main if one.spec is spec).environment = variables
+        mounts = volumes.mounts(spec, self.object, self._placed, variables)
         return container.write_specification(
             directory,
             [expand(word, variables) for word in words],
             variables,
             spec.get("workingDir") or "/",
-            volumes.mounts(spec, self.object, self._placed, variables),
+            [Mount(str(self._node.state.names), "/etc/hosts", read_only=True), *mounts],
         )
 
     def _given(self, spec: Object, directory: Path, path: Iterable[str]) -> dict[str, str]:

@@ -1,8 +1,9 @@
-"""Services: those of type LoadBalancer get the machine's own address, and all get Endpoints.
+"""Services: those of type LoadBalancer get the machine's own address, headless ones a name, and all get Endpoints.
 
 ``http://127.0.0.1:<port>`` reaches a pod that listens on all addresses wherever the Service's port is its target port, as
 with Kthena's router. The API does not allow loopback addresses in Endpoints, and nothing here reads them; but Pulumi waits
-for the Endpoints of a Service to exist and to hold still. So they exist, and are empty.
+for the Endpoints of a Service to exist and to hold still. So they exist, and are empty. There is no cluster DNS: containers
+find headless Services, such as those that Kthena makes for entry pods, in their ``/etc/hosts``.
 """
 
 from __future__ import annotations
@@ -38,16 +39,36 @@ def current(service: Object) -> str:
     return str(ingress[0].get("ip", ""))
 
 
+def host_names(services: Iterable[Object], pods: Iterable[Object]) -> str:
+    """Lines of ``/etc/hosts`` for headless Services: what a cluster's DNS would answer to the short and the long forms."""
+    pods = list(pods)
+    lines = []
+    for service in services:
+        if service["spec"].get("clusterIP") != "None":
+            continue
+        name = f"{service['metadata']['name']}.{service['metadata']['namespace']}"
+        known = f"{name} {name}.svc {name}.svc.cluster.local"
+        unready_too = service["spec"].get("publishNotReadyAddresses", False)
+        found = [pod for pod in pods if _selects(service, pod) and (is_ready(pod) or (unready_too and _has_address(pod)))]
+        lines += [f"{pod['status']['podIP']} {known}\n" for pod in found]
+    return "".join(sorted(lines))
+
+
 def address(service: Object, pods: Iterable[Object]) -> str:
     """Address that ``service`` should have: the machine's own once a pod is ready, and from then on for ever."""
-    namespace, selector = service["metadata"]["namespace"], service["spec"]["selector"].items()
-    serves = any(
-        pod["metadata"]["namespace"] == namespace and selector <= (pod["metadata"].get("labels") or {}).items() and is_ready(pod)
-        for pod in pods
-    )
-    return LOCALHOST if serves else current(service)
+    return LOCALHOST if any(_selects(service, pod) and is_ready(pod) for pod in pods) else current(service)
+
+
+def _selects(service: Object, pod: Object) -> bool:
+    selector, labels = service["spec"].get("selector") or {}, pod["metadata"].get("labels") or {}
+    there = pod["metadata"]["namespace"] == service["metadata"]["namespace"]
+    return there and bool(selector) and selector.items() <= labels.items()
+
+
+def _has_address(pod: Object) -> bool:
+    return "deletionTimestamp" not in pod["metadata"] and bool(pod.get("status", {}).get("podIP"))
 
 
 def is_ready(pod: Object) -> bool:
     """Whether ``pod`` is ready and not about to end."""
-    return holds(pod, "Ready") and "deletionTimestamp" not in pod["metadata"] and bool(pod["status"].get("podIP"))
+    return holds(pod, "Ready") and _has_address(pod)

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, model_validator
 
 from models.base import Declaration
 from models.kthena.meta import Metadata
-from models.quantities import Duration, Port, Quantity
+from models.quantities import Duration, Port, Quantity, amount, seconds
+
+_LONGEST_WINDOW = 30 * 60
+"""seconds, by Kthena's webhook"""
+
+
+def _positive(value: str) -> str:
+    if amount(value) <= 0:
+        raise ValueError(f"{value!r} is no target; write a number above 0")
+    return value
+
+
+def _window(value: str) -> str:
+    if seconds(value) > _LONGEST_WINDOW:
+        raise ValueError(f"{value!r} is longer than Kthena allows; at most 30m")
+    return value
+
+
+TargetValue = Annotated[Quantity, AfterValidator(_positive)]
+Window = Annotated[Duration, AfterValidator(_window)]
 
 Replicas = Annotated[int, Field(ge=0, le=1_000_000)]
 MostReplicas = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -58,7 +77,7 @@ class PrometheusAuthentication(Declaration):
 class PrometheusSource(Declaration):
     """A metric that a Prometheus query yields."""
 
-    server_url: Annotated[str, Field(min_length=1, alias="serverURL")]
+    server_url: Annotated[str, Field(pattern=r"^https?://.", alias="serverURL")]
     query: Annotated[str, Field(min_length=1)]
     auth: PrometheusAuthentication | None = None
 
@@ -69,12 +88,18 @@ class MetricSource(Declaration):
     pod: PodSource | None = None
     prometheus: PrometheusSource | None = None
 
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if (self.pod is None) == (self.prometheus is None):
+            raise ValueError("not exactly one source; give either pod or prometheus")
+        return self
+
 
 class Metric(Declaration):
     """A metric and what it should be on average."""
 
     name: Annotated[str, Field(min_length=1)]
-    target_value: Quantity
+    target_value: TargetValue
 
 
 class Target(Declaration):
@@ -139,18 +164,18 @@ class StablePolicy(Declaration):
 
     instances: Annotated[int, Field(ge=0)] | None = None
     percent: Percent | None = None
-    period: Duration | None = None
+    period: Window | None = None
     select_policy: Literal["Or", "And"] | None = None
-    stabilization_window: Duration | None = None
+    stabilization_window: Window | None = None
 
 
 class PanicPolicy(Declaration):
     """A sudden rise."""
 
     percent: Percent | None = None
-    period: Duration
+    period: Window
     panic_threshold_percent: Annotated[int, Field(ge=110, le=1000)] | None = None
-    panic_mode_hold: Duration | None = None
+    panic_mode_hold: Window | None = None
 
 
 class ScaleUp(Declaration):

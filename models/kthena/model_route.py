@@ -11,11 +11,17 @@ from models.kthena.meta import Metadata
 
 
 class StringMatch(Declaration):
-    """One of the three."""
+    """Exactly one of the three: of several the router looks at the first one only, and none of them matches everything."""
 
     exact: str | None = None
     prefix: str | None = None
-    regex: str | None = None
+    regex: Annotated[str | None, Field(description="Go's syntax (RE2), found anywhere in the text")] = None
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if sum(given is not None for given in (self.exact, self.prefix, self.regex)) != 1:
+            raise ValueError("not exactly one match; give one of exact, prefix and regex")
+        return self
 
 
 class BodyMatch(Declaration):
@@ -50,7 +56,7 @@ class RouteRule(Declaration):
 class RedisAddress(Declaration):
     """Redis that several routers count in."""
 
-    address: str
+    address: Annotated[str, Field(pattern=r"^\S+:\d+$", description="host:port")]
 
 
 class GlobalRateLimit(Declaration):
@@ -66,6 +72,12 @@ class RateLimit(Declaration):
     output_tokens_per_unit: Annotated[int, Field(ge=1)] | None = None
     unit: Literal["second", "minute", "hour", "day", "month"]
     global_: Annotated[GlobalRateLimit | None, Field(alias="global")] = None
+
+    @model_validator(mode="after")
+    def _limits_something(self) -> Self:
+        if self.input_tokens_per_unit is None and self.output_tokens_per_unit is None:
+            raise ValueError("limits nothing; give inputTokensPerUnit or outputTokensPerUnit or both")
+        return self
 
 
 class ParentReference(Declaration):

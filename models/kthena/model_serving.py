@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import re
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from models.base import Declaration
 from models.kthena.meta import Metadata, PodTemplate
 from models.quantities import DNS_LABEL
 
-IntOrString = Annotated[int | str, Field(description="a number, or a percentage such as 50%")]
+_PERCENTAGE = re.compile(r"(100|\d{1,2})%")
+
+
+def _number_or_percentage(value: object) -> object:
+    number = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if not number and not (isinstance(value, str) and _PERCENTAGE.fullmatch(value)):
+        raise ValueError(f"{value!r} is neither a number from 0 on nor a percentage; write for example 1 or 50%")
+    return value
+
+
+IntOrString = Annotated[
+    int | str,
+    Field(description="a number, or a percentage such as 50%"),
+    BeforeValidator(_number_or_percentage),
+]
+"""Kubernetes' int-or-string; the percentage is of the replicas, rounded down (partition: up)"""
+
+
+def scaled(value: int | str, replicas: int) -> int:
+    """``value`` in replicas, rounded down as Kthena does with maxUnavailable."""
+    return value if isinstance(value, int) else int(value.removesuffix("%")) * replicas // 100
 
 
 class TopologyConstraint(Declaration):
@@ -18,7 +39,13 @@ class TopologyConstraint(Declaration):
 
     mode: Literal["hard", "soft"] | None = None
     highest_tier_allowed: Annotated[int, Field(ge=0)] | None = None
-    highest_tier_name: Annotated[str, Field(max_length=253)] | None = None
+    highest_tier_name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
+
+    @model_validator(mode="after")
+    def _one_tier(self) -> Self:
+        if self.highest_tier_allowed is not None and self.highest_tier_name is not None:
+            raise ValueError("the highest tier by number and by name; give one of highestTierAllowed and highestTierName")
+        return self
 
 
 class NetworkTopology(Declaration):
@@ -31,7 +58,7 @@ class NetworkTopology(Declaration):
 class GangPolicy(Declaration):
     """Gang scheduling; ``min_role_replicas`` is immutable once set."""
 
-    min_role_replicas: dict[str, int] | None = None
+    min_role_replicas: Annotated[dict[str, Annotated[int, Field(ge=0)]], Field(min_length=1)]
 
 
 class ServingRole(Declaration):
@@ -79,7 +106,7 @@ class Plugin(Declaration):
     """A controller plugin."""
 
     name: str
-    type: Literal["BuiltIn"] | None = None
+    type: Literal["BuiltIn"] = "BuiltIn"
     config: Any = None
     scope: PluginScope | None = None
 

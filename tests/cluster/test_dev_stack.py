@@ -129,6 +129,42 @@ def test_an_edit_of_a_script_rolls_the_pods_onto_a_new_config_map_and_removes_th
     assert converged.ask()[1].failures == ()
 
 
+def test_an_instance_over_two_pods_serves_by_its_entry_pod_once_the_worker_has_joined(converged: Cluster) -> None:
+    converged.configure(f"deployments.{DEPLOYMENT}.decode.pods", 2)
+    converged.up()
+    pods = converged.settled_pods()
+    prefill, entry, worker = (f"{DEPLOYMENT}-0-{pod}" for pod in ("prefill-0-0", "decode-0-0", "decode-0-1"))
+    assert pods.keys() == {prefill, entry, worker}
+    assert all(is_ready(pod) for pod in pods.values())
+    dies = {name: pod["spec"]["containers"][0]["resources"]["requests"]["huawei.com/ascend-1980"] for name, pod in pods.items()}
+    assert dies == {prefill: "16", entry: "8", worker: "8"}
+    logs = {name: converged.local("logs", name).stdout for name in (entry, worker)}
+    assert "ranks 4, 5, 6, 7 joined from" in logs[entry]
+    assert "a headless worker with ranks 4, 5, 6, 7" in logs[worker]
+    converged.wait_until_paired(1, 1)  # exactly: a worker that the router took for decode would be one too many
+    answer, evidence = converged.ask()
+    assert answer.text
+    assert evidence.failures == ()
+    assert evidence.decode is not None
+    assert evidence.decode.pod == entry
+    converged.up("--expect-no-changes")
+
+
+def test_an_adapter_is_asked_for_by_its_name_and_its_kv_cache_travels_too(converged: Cluster) -> None:
+    for node in converged.state.hosts.iterdir():
+        adapter = node / "models/DeepSeek-V4-Flash-w8a8-mtp/adapters/sql"
+        adapter.mkdir(parents=True, exist_ok=True)
+        (adapter / "adapter_config.json").write_text("{}")
+    converged.configure(f"deployments.{DEPLOYMENT}.model.lora.adapters.sql", "adapters/sql")
+    converged.up()
+    converged.settled_pods()
+    converged.wait_until_paired(1, 1)
+    answer, evidence = converged.ask(model="sql")
+    assert answer.model == "sql"
+    assert evidence.failures == ()
+    assert converged.ask()[0].model == "deepseek_v4"
+
+
 def test_a_setting_of_the_router_reaches_the_running_router(converged: Cluster) -> None:
     converged.configure("cluster.controlPlane.router.scheduler.prefixCache.topKMatches", 6)
     converged.up()

@@ -30,6 +30,7 @@ class Registered:
     """URNs"""
     custom: bool
     urn: str
+    ignore_changes: tuple[str, ...]
 
     @property
     def kind(self) -> str:
@@ -53,12 +54,13 @@ class Monitor(MockMonitor):
                 Registered(
                     type=request.type,
                     name=request.name,
-                    inputs=rpc.deserialize_properties(request.object),
+                    inputs=rpc.deserialize_properties(request.object, keep_unknowns=True),
                     provider=request.provider,
                     parent=request.parent,
                     dependencies=frozenset(request.dependencies),
                     custom=request.custom,
                     urn=self.make_urn(request.parent, request.type, request.name),
+                    ignore_changes=tuple(request.ignoreChanges),
                 )
             )
         return super().RegisterResource(request)  # type: ignore[no-untyped-call]
@@ -66,14 +68,21 @@ class Monitor(MockMonitor):
 
 @dataclass
 class Answers(pulumi.runtime.Mocks):
-    """Answers every registration with the inputs themselves, and a status where a real cluster has one."""
+    """Answers every registration with the inputs themselves, and with the name and status that a cluster would add.
+
+    In a preview neither is known.
+    """
 
     status: dict[str, Any] = field(default_factory=dict)
 
     def new_resource(self, args: pulumi.runtime.MockResourceArgs) -> tuple[str, dict[str, Any]]:
         kind = args.typ.rpartition(":")[2]
         status = {"status": self.status[kind]} if kind in self.status else {}
-        return f"{args.name}-id", {**args.inputs, **status}
+        metadata = args.inputs.get("metadata") or {}
+        named = args.typ.startswith("kubernetes:") and "name" not in metadata
+        name = rpc.UNKNOWN if pulumi.runtime.is_dry_run() else f"{args.name}-0000000"
+        given = {"metadata": {**metadata, "name": name}} if named else {}
+        return f"{args.name}-id", {**args.inputs, **given, **status}
 
     def call(self, args: pulumi.runtime.MockCallArgs) -> Any:
         raise AssertionError(f"a component called {args.token}; components do no look-ups")

@@ -9,6 +9,7 @@ import pulumi
 import pytest
 
 from components import PDDeployment, PDDeploymentArgs
+from models.route import WeightedRule
 from rules import read
 from tests import stacks
 from tests.component.conftest import Deploy, Recording, Registered
@@ -125,6 +126,105 @@ def test_two_deployments_in_one_stack_share_no_urn(deploy: Deploy) -> None:
     assert len(urns) == len(set(urns)) == 10
 
 
+def test_a_deployment_without_a_route_of_its_own_registers_none(deploy: Deploy) -> None:
+    _, recording = deploy(lambda: build(route={"enabled": False}))
+    assert recording.of_kind("ModelRoute") == []
+    assert recording.one("ModelServing").urn in recording.one("ModelServer").dependencies
+
+
+def test_a_route_comes_after_all_model_servers_that_it_leads_to(deploy: Deploy) -> None:
+    stack = read(
+        {
+            "cluster": stacks.CLUSTER,
+            "deployments": {
+                "canary": {"recipe": stacks.RECIPE, "route": {"enabled": False}},
+                "stable": {"recipe": stacks.RECIPE, "route": {"rules": [{"targets": {"stable": 90, "canary": 10}}]}},
+            },
+        }
+    )
+
+    def build_both() -> None:
+        built: list[PDDeployment] = []
+        for name in ("canary", "stable"):
+            args = PDDeploymentArgs(stack.deployments[name], stack.cluster, router_url="http://router", targets=tuple(built))
+            built.append(PDDeployment(name, args))
+
+    _, recording = deploy(build_both)
+    servers = {server.urn for server in recording.of_kind("ModelServer")}
+    assert len(servers) == 2
+    assert servers <= recording.one("ModelRoute").dependencies
+
+
+def test_a_route_to_a_deployment_that_it_was_not_given_is_refused(deploy: Deploy) -> None:
+    declared = read(stacks.config("stable")).deployments["stable"]
+    route = declared.route.model_copy(update={"rules": (WeightedRule(targets={"stable": 90, "canary": 10}),)})
+    cluster = read(stacks.config("stable")).cluster
+
+    args = PDDeploymentArgs(declared.model_copy(update={"route": route}), cluster, router_url="http://router")
+
+    def build_beside_good() -> None:
+        build("good")
+        with pytest.raises(pulumi.RunError, match="canary"):
+            PDDeployment("stable", args)
+
+    _, recording = deploy(build_beside_good)
+    assert {resource.name for resource in recording.resources if not _belongs_to(resource, "good")} == set()
+
+
+SCALING = {"min": 1, "max": 2, "metrics": {"vllm:num_requests_waiting": "10"}}
+
+
+def test_an_autoscaling_policy_comes_after_the_serving_that_it_scales(deploy: Deploy) -> None:
+    _, recording = deploy(lambda: build(autoscaling={"groups": SCALING}))
+    policy = recording.one("AutoscalingPolicy")
+    assert policy.parent == recording.one("PDDeployment").urn
+    assert recording.one("ModelServing").urn in policy.dependencies
+
+
+@pytest.mark.parametrize(
+    ("autoscaling", "ignored", "forced"),
+    [
+        (None, [], None),
+        ({"groups": SCALING}, ["spec.replicas"], None),
+        ({"prefill": SCALING}, ["spec.template.roles[0].replicas"], "true"),
+        ({"decode": SCALING}, ["spec.template.roles[1].replicas"], "true"),
+        (
+            {"prefill": SCALING, "decode": SCALING},
+            ["spec.template.roles[0].replicas", "spec.template.roles[1].replicas"],
+            "true",
+        ),
+    ],
+)
+def test_what_the_autoscaler_writes_is_the_autoscalers_and_nothing_else(
+    deploy: Deploy, autoscaling: dict[str, Any] | None, ignored: list[str], forced: str | None
+) -> None:
+    _, recording = deploy(lambda: build(autoscaling=autoscaling))
+    serving = recording.one("ModelServing")
+    assert list(serving.ignore_changes) == ignored
+    assert serving.annotations.get("pulumi.com/patchForce") == forced
+    roles = [role["name"] for role in serving.inputs["spec"]["template"]["roles"]]
+    assert roles == ["prefill", "decode"]  # the indexes above
+
+
+def test_up_waits_for_no_number_of_groups_that_the_autoscaler_or_a_partition_decides(deploy: Deploy) -> None:
+    def waited_for(**declared: Any) -> list[str]:
+        _, recording = deploy(lambda: build(groups=2, **declared))
+        conditions: list[str] = json.loads(recording.one("ModelServing").annotations["pulumi.com/waitFor"])
+        return conditions
+
+    partition = {"type": "ServingGroupRollingUpdate", "rollingUpdateConfiguration": {"partition": 1}}
+    assert waited_for(autoscaling={"groups": SCALING}) == ["condition=Available"]
+    assert waited_for(rolloutStrategy=partition) == ["condition=Available", "jsonpath={.status.availableReplicas}=2"]
+    assert len(waited_for(autoscaling={"prefill": SCALING})) == 3
+
+
+def test_up_does_not_wait_for_a_status_that_kthena_never_writes_of_no_groups(deploy: Deploy) -> None:
+    outside = {"prometheus": {"serverURL": "http://prometheus:9090", "query": "sum(rate(requests[1m]))"}}
+    scaling = {**SCALING, "min": 0, "metricSources": {"vllm:num_requests_waiting": outside}}
+    _, recording = deploy(lambda: build(autoscaling={"groups": scaling}))
+    assert recording.one("ModelServing").annotations["pulumi.com/skipAwait"] == "true"
+
+
 def test_a_deployment_that_breaks_a_rule_registers_nothing(deploy: Deploy) -> None:
     good = read(stacks.config())
     parallelism = good.deployments["deepseekv4-pd"].decode.parallelism.model_copy(update={"tp": 16})
@@ -133,7 +233,8 @@ def test_a_deployment_that_breaks_a_rule_registers_nothing(deploy: Deploy) -> No
 
     def build_bad_beside_good() -> None:
         build("good")
-        with pytest.raises(pulumi.RunError, match=r"PD102.*deployments\.deepseekv4-pd\.decode\.parallelism"):
+        # as a programmer finds it, not as a stack file has it
+        with pytest.raises(pulumi.RunError, match=r"mistakes:\n  PD102 deployments\.deepseekv4-pd\.decode\.parallelism: "):
             PDDeployment("bad", PDDeploymentArgs(bad, good.cluster, router_url="http://router"))
 
     _, recording = deploy(build_bad_beside_good)

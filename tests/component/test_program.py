@@ -78,6 +78,19 @@ def test_deployments_come_after_the_control_plane_and_their_namespaces(deploy: D
     assert needed <= recording.one("PDDeployment").dependencies
 
 
+def test_a_deployment_comes_before_those_whose_routes_lead_to_it(deploy: Deploy) -> None:
+    declared = stacks.stack_file("dev")
+    recipe = declared["deployments"].pop("deepseekv4-pd")["recipe"]
+    declared["deployments"] = {
+        "first": {"recipe": recipe, "route": {"rules": [{"targets": {"first": 90, "second": 10}}]}},
+        "second": {"recipe": recipe, "route": {"enabled": False}},
+    }
+    recording = run_stack(deploy, declared)
+    servers = {server.urn for server in recording.of_kind("ModelServer")}
+    assert len(servers) == 2
+    assert servers <= recording.one("ModelRoute").dependencies
+
+
 def test_a_cluster_with_its_own_kthena_gets_no_control_plane_objects(deploy: Deploy) -> None:
     recording = run_stack(deploy, stacks.stack_file("deepseek-v2-lite"))
     assert recording.of_kind("Deployment") == []

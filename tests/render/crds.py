@@ -49,3 +49,18 @@ def field_paths(schema: Mapping[str, Any], below: str = "") -> Iterator[str]:
         inner = field.get("items") or field.get("additionalProperties") or field
         if isinstance(inner, Mapping):
             yield from field_paths(inner, path)
+
+
+def given_paths(value: Any, schema: Mapping[str, Any], below: str = "") -> Iterator[str]:
+    """The paths of :func:`field_paths` that ``value`` has."""
+    if isinstance(value, list):
+        for item in value:
+            yield from given_paths(item, schema.get("items", {}), below)
+    elif isinstance(value, Mapping) and "properties" in schema:
+        for name in value.keys() & schema["properties"].keys():
+            path = f"{below}.{name}" if below else name
+            yield path
+            yield from given_paths(value[name], schema["properties"][name], path)
+    elif isinstance(value, Mapping) and isinstance(schema.get("additionalProperties"), Mapping):
+        for item in value.values():
+            yield from given_paths(item, schema["additionalProperties"], below)

@@ -12,7 +12,7 @@ from local.engine.arguments import CONNECTORS as REGISTERED
 from local.engine.arguments import NEWEST, Engine, Version, check, parse, registers, version
 
 MODEL = "/models/DeepSeek-V4-Flash-w8a8-mtp"
-FILES = {f"{MODEL}/config.json", f"{MODEL}/chat_template.jinja"}
+FILES = {f"{MODEL}/config.json", f"{MODEL}/chat_template.jinja", f"{MODEL}/sql/adapter_config.json", "/scripts/mooncake.json"}
 V10 = "ghcr.io/volcano-sh/kthena-engine:vllm-ascend_v0.10.1rc1_mooncake_v0.3.5"
 V11 = "quay.io/ascend/vllm-ascend:v0.11.0-a3"
 V12 = "quay.io/ascend/vllm-ascend:v0.12.0rc1-a3"
@@ -85,6 +85,40 @@ FLAGS = [
     ),
     (["--chat-template", "absent"], "appears path-like", ["--chat-template", "{{ messages }}"]),
     (["--config", "settings.yaml"], "reads no configuration file", []),
+    (["-tp", "8", "-dcp", "3"], "tp_size=8 must be divisible by dcp_size=3", ["-tp", "8", "-dcp", "4"]),
+    (
+        ["-tp", "8", "-dcp", "8", "--cp-kv-cache-interleave-size", "96"],
+        "Block_size(128) should be greater than or equal to and divisible by cp_kv_cache_interleave_size (96)",
+        ["-tp", "8", "-dcp", "8", "--cp-kv-cache-interleave-size", "64"],
+    ),
+    (["-pcp", "2", "-pp", "2"], "can't be used together", ["-pcp", "2"]),
+    (["-dp", "4", "-dpn", "4"], "data_parallel_rank (4) must be in the range [0, 4)", ["-dp", "4", "-dpn", "3"]),
+    (
+        ["-dp", "4", "-dpl", "2", "-dpr", "3", "--headless"],
+        "data parallel ranks 3-4 in this pod, but data_parallel_size is 4",
+        ["-dp", "4", "-dpl", "2", "-dpr", "2", "--headless"],
+    ),
+    (["--headless", "-asc", "2"], "api_server_count can't be set in headless mode", ["--headless", "-asc", "1"]),
+    (["--headless", "-dph"], "data_parallel_hybrid_lb is not applicable in headless mode", ["-dph"]),
+    (["--headless", "-dp", "2", "-dpl", "0"], "data_parallel_size_local must be > 0 in headless mode", ["-dp", "2", "-dpl", "0"]),
+    (["--lora-modules", f"sql={MODEL}/sql"], "LoRA is not enabled", ["--enable-lora", "--lora-modules", f"sql={MODEL}/sql"]),
+    (["--enable-lora", "--lora-modules", "sql"], "Invalid JSON format for --lora-modules: sql", ["--enable-lora"]),
+    (
+        ["--enable-lora", "--lora-modules", '{"name": "sql", "path": "/absent"}'],
+        "Loading lora sql failed: No adapter found for /absent",
+        ["--enable-lora", "--lora-modules", json.dumps({"name": "sql", "path": f"{MODEL}/sql"})],
+    ),
+    (["--max-lora-rank", "48"], "max_lora_rank: Input should be 1, 8, 16", ["--max-lora-rank", "64"]),
+    (
+        ["--additional-config", '{"profiling_chunk_config": {"a": 1}}'],
+        "profiling_chunk_config: only with pipeline parallelism",
+        ["-pp", "2", "--additional-config", '{"profiling_chunk_config": {"a": 1}}'],
+    ),
+    (
+        ["-dp", "6", "--additional-config", '{"finegrained_tp_config": {"lmhead_tensor_parallel_size": 4}}'],
+        "lmhead_tensor_parallel_size 4 must divide data_parallel_size 6",
+        ["-dp", "8", "--additional-config", '{"finegrained_tp_config": {"lmhead_tensor_parallel_size": 4}}'],
+    ),
 ]
 
 
@@ -184,7 +218,7 @@ ACCEPTED_TRANSFERS = [
     ({"kv_port": 65520}, V13),
     ({"kv_connector": "MooncakeHybridConnector"}, V20),
     ({"kv_connector": "MooncakeConnector", "kv_connector_module_path": "vllm_ascend.distributed.mooncake"}, V13),
-    ({"kv_connector": "AscendStoreConnector", "kv_connector_extra_config": {"backend": "mooncake"}}, V13),
+    ({"kv_connector": "AscendStoreConnector", "kv_connector_extra_config": {"backend": "memcache"}}, V13),
 ]
 
 
@@ -247,13 +281,94 @@ def test_decode_has_no_pipeline_parallelism() -> None:
     assert "decode pp_size must be 1" in refusals(transfer(DECODE, (*DECODE_SIZES, "-pp", "2")))
 
 
-def test_connectors_inside_a_multi_connector_are_checked_too() -> None:
-    multi = {"kv_connector": "MultiConnector", "kv_role": "kv_producer", "engine_id": "a"}
-    engine = accepted(transfer({**multi, "kv_connector_extra_config": {"connectors": [PREFILL]}}))
+def pool(*connectors: dict[str, Any], **environment: str) -> Engine | list[str]:
+    multi = {"kv_connector": "MultiConnector", "kv_role": "kv_producer", "engine_id": "group-0_prefill-0"}
+    config = {**multi, "kv_connector_extra_config": {"connectors": list(connectors)}}
+    return launch(*PREFILL_SIZES, "--kv-transfer-config", json.dumps(config), **environment)
+
+
+DIRECT = {key: value for key, value in PREFILL.items() if key != "engine_id"}
+STORE = {"kv_connector": "AscendStoreConnector", "kv_role": "kv_producer", "kv_connector_extra_config": {"backend": "mooncake"}}
+
+
+def test_an_engine_with_a_pool_hands_over_under_the_id_above_its_connectors() -> None:
+    engine = accepted(pool(DIRECT, STORE, MOONCAKE_CONFIG_PATH="/scripts/mooncake.json"))
     assert engine.kv_transfer is not None
     assert engine.kv_transfer.hands_over
-    wrong = {**PREFILL, "engine_id": "$ID"}
-    assert "not expanded" in refusals(transfer({**multi, "kv_connector_extra_config": {"connectors": [wrong]}}))
+    assert (engine.kv_transfer.engine_id, engine.kv_transfer.port) == ("group-0_prefill-0", 9000)
+
+
+@pytest.mark.parametrize(
+    ("connectors", "environment", "words"),
+    [
+        ((), {}, "must have 'connectors'"),
+        (({**DIRECT, "kv_role": None},), {}, "Please specify kv_role"),
+        (({**DIRECT, "engine_id": "a"},), {}, "multiple values for keyword argument 'engine_id'"),
+        (({**DIRECT, "kv_connector_extra_config": {}},), {}, "must have 'prefill' and 'decode'"),
+        ((DIRECT, STORE), {}, "'MOONCAKE_CONFIG_PATH' is not set"),
+        ((DIRECT, STORE), {"MOONCAKE_CONFIG_PATH": "/absent.json"}, "No such file or directory: '/absent.json'"),
+    ],
+)
+def test_a_wrong_connector_inside_a_multi_connector_is_refused(
+    connectors: tuple[dict[str, Any], ...], environment: dict[str, str], words: str
+) -> None:
+    assert words in refusals(pool(*connectors, **environment))
+
+
+def test_context_parallel_ranks_hand_over_whole_blocks() -> None:
+    flags = (*PREFILL_SIZES, "-dcp", "8")
+    assert "(1) must be equal to block_size (128) with KV transfer" in refusals(transfer(PREFILL, flags))
+    accepted(transfer(PREFILL, (*flags, "--cp-kv-cache-interleave-size", "128")))
+    accepted(transfer(PREFILL, (*flags, "--block-size", "64", "--cp-kv-cache-interleave-size", "64")))
+    hybrid = {**PREFILL, "kv_connector": "MooncakeHybridConnector"}
+    assert "does not support context" in refusals(transfer(hybrid, (*flags, "--cp-kv-cache-interleave-size", "128"), V20))
+
+
+def test_prefills_pipeline_ranks_are_those_that_its_peers_are_told() -> None:
+    layouts = {**LAYOUTS, "prefill": {"dp_size": 2, "tp_size": 8, "pp_size": 2}}
+    config = {**PREFILL, "kv_connector_extra_config": layouts}
+    accepted(transfer(config, (*PREFILL_SIZES, "-pp", "2")))
+    assert "conflicting pipeline parallel size. Expected 1, but got 2" in refusals(transfer(config, PREFILL_SIZES))
+    assert "conflicting pipeline parallel size. Expected 2, but got 1" in refusals(
+        transfer(PREFILL, (*PREFILL_SIZES, "-pp", "2"))
+    )
+
+
+ROLE_SETTINGS = [
+    # setting of --additional-config, whether prefill and decode may have it
+    ({"enable_balance_scheduling": True}, False, False),
+    ({"short_request_first": True}, True, False),
+    ({"enable_reduce_sample": True}, False, True),
+    ({"enable_kv_nz": True}, False, True),
+    ({"recompute_scheduler_enable": True}, True, True),
+]
+
+
+@pytest.mark.parametrize(("setting", "prefill", "decode"), ROLE_SETTINGS, ids=[str(setting) for setting, *_ in ROLE_SETTINGS])
+def test_some_settings_are_for_one_role_only(setting: dict[str, Any], *, prefill: bool, decode: bool) -> None:
+    more = ("--additional-config", json.dumps(setting))
+    results = (transfer(PREFILL, (*PREFILL_SIZES, *more)), transfer(DECODE, (*DECODE_SIZES, *more)))
+    assert [isinstance(result, Engine) for result in results] == [prefill, decode]
+
+
+def test_output_projection_is_split_on_decode_without_tensor_parallelism_only() -> None:
+    more = ("--additional-config", '{"finegrained_tp_config": {"oproj_tensor_parallel_size": 8}}')
+    layouts = {"prefill": {"dp_size": 2, "tp_size": 8}, "decode": {"dp_size": 16, "tp_size": 1}}
+    config = {**DECODE, "kv_connector_extra_config": layouts}
+    accepted(transfer(config, ("-dp", "16", "-tp", "1", *more)))
+    assert "needs tensor_parallel_size 1" in refusals(transfer(config, ("-dp", "16", "-tp", "1", "--enforce-eager", *more)))
+    assert "needs tensor_parallel_size 1" in refusals(transfer(DECODE, (*DECODE_SIZES, *more)))
+
+
+def test_launches_can_not_block_where_graphs_are_captured() -> None:
+    assert "ASCEND_LAUNCH_BLOCKING" in refusals(launch(ASCEND_LAUNCH_BLOCKING="1"))
+    accepted(launch("--enforce-eager", ASCEND_LAUNCH_BLOCKING="1"))
+
+
+@pytest.mark.parametrize(("interval", "right"), [("0", True), ("16384", True), ("100", False), ("-128", False), ("x", False)])
+def test_the_prefix_cache_keeps_whole_blocks(interval: str, *, right: bool) -> None:
+    result = launch(VLLM_PREFIX_CACHE_RETENTION_INTERVAL=interval)
+    assert isinstance(result, Engine) is right
 
 
 DEVICES = [
@@ -289,9 +404,18 @@ def test_full_decode_graphs_hold_whole_speculative_steps() -> None:
     accepted(graphs([145], "--enforce-eager"))
 
 
-def test_a_headless_worker_has_no_api() -> None:
-    assert accepted(launch("--headless", *PREFILL_SIZES)).headless
-    assert not accepted(launch(*PREFILL_SIZES)).headless
+def test_a_headless_worker_has_no_api_and_the_ranks_from_its_first_on() -> None:
+    sizes = ("-dp", "8", "-dpl", "2", "-tp", "2", "-dpa", "127.0.0.9", "-dpp", "12321")
+    worker = accepted(launch("--headless", "-dpr", "4", *sizes, LOCAL_NPUS="4"))
+    assert (worker.headless, list(worker.local_ranks)) == (True, [4, 5])
+    assert (worker.data_parallel_address, worker.data_parallel_rpc_port) == ("127.0.0.9", 12321)
+    entry = accepted(launch(*sizes, LOCAL_NPUS="4"))
+    assert (entry.headless, list(entry.local_ranks)) == (False, [0, 1])
+
+
+def test_adapters_are_known_by_name_in_both_forms() -> None:
+    modules = (f"sql={MODEL}/sql", json.dumps({"name": "poet=1", "path": f"{MODEL}/sql"}))
+    assert accepted(launch("--enable-lora", "--lora-modules", *modules)).adapters == ("sql", "poet=1")
 
 
 def test_an_engine_binds_the_address_of_its_pod_only() -> None:

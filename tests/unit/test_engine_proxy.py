@@ -30,9 +30,14 @@ ENGINE = Engine(
     model="/models/m",
     served_model_names=("m", "n"),
     port=7100,
+    adapters=("sql",),
     headless=False,
     tensor_parallel_size=8,
     data_parallel_size=2,
+    data_parallel_size_local=2,
+    start_rank=0,
+    data_parallel_address="127.0.0.1",
+    data_parallel_rpc_port=12321,
     max_num_seqs=4,
     max_model_len=None,
     block_size=128,
@@ -233,12 +238,14 @@ def test_records_are_lines_of_json(tmp_path: Path) -> None:
 
 def test_the_simulator_takes_over_names_and_limits() -> None:
     line = simulator.arguments(replace(ENGINE, max_model_len=8192), 5555)
-    assert line[:7] == [
+    assert line[:9] == [
         "--port=5555",
         "--model=m",
         "--served-model-name",
         "m",
         "n",
+        "--lora-modules",
+        '{"name": "sql"}',
         "--max-num-seqs=4",
         "--max-model-len=8192",
     ]

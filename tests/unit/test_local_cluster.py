@@ -22,7 +22,8 @@ def test_the_shipped_description_has_four_servers_of_sixteen_dies() -> None:
 
 def test_the_shipped_model_directory_has_what_an_engine_opens() -> None:
     model = "/models/DeepSeek-V4-Flash-w8a8-mtp/"
-    assert {model + name for name in ("config.json", "chat_template.jinja", "model.safetensors")} <= load().nodes[0].files.keys()
+    opened = ("config.json", "chat_template.jinja", "model.safetensors.index.json")
+    assert {model + name for name in opened} <= load().nodes[0].files.keys()
 
 
 def test_every_node_has_an_address_of_its_own_in_the_network_of_the_cluster() -> None:

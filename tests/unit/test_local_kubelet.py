@@ -369,6 +369,28 @@ def test_a_pod_that_is_being_deleted_serves_no_longer() -> None:
     assert services.address(service(app="r"), [leaving]) == ""
 
 
+def headless(name: str = "entry", *, unready_too: bool = True, **selector: str) -> Json:
+    """As Kthena makes it for an entry pod."""
+    spec = {"clusterIP": "None", "publishNotReadyAddresses": unready_too, "selector": selector}
+    return {"metadata": {"name": name, "namespace": "kthena-system"}, "spec": spec}
+
+
+def test_a_headless_service_is_known_by_the_names_that_a_clusters_dns_knows() -> None:
+    known = services.host_names([headless(app="e")], [pod("a", "127.1.0.3", ready=False, app="e")])
+    address, *names = known.split()
+    assert address == "127.1.0.3"
+    assert names == ["entry.kthena-system", "entry.kthena-system.svc", "entry.kthena-system.svc.cluster.local"]
+
+
+def test_only_pods_that_a_headless_service_selects_and_publishes_are_known_by_its_name() -> None:
+    leaving = pod("d", "127.1.0.4", app="e")
+    leaving["metadata"]["deletionTimestamp"] = "now"
+    pods = [pod("a", "127.1.0.1", ready=False, app="e"), pod("b", "127.1.0.2", app="e"), pod("c", "127.1.0.3", app="x"), leaving]
+    known = [line.split()[0] for line in services.host_names([headless(app="e", unready_too=False)], pods).splitlines()]
+    assert known == ["127.1.0.2"]
+    assert services.host_names([service(app="e"), headless()], pods) == ""
+
+
 def test_a_service_with_a_selector_gets_endpoints_that_it_owns() -> None:
     made = services.endpoints(service(app="r"))
     assert made is not None

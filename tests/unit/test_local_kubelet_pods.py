@@ -389,6 +389,26 @@ def test_what_a_service_needs_is_asked_for_again_without_any_other_change(
     run(with_services(tmp_path, api, "a", lambda _: until(asked)))
 
 
+def test_containers_are_told_the_names_of_headless_services_as_pods_come_and_go(tmp_path: Path) -> None:
+    api = FakeApi()
+    headless = service("entry")
+    headless["spec"] |= {"type": "ClusterIP", "clusterIP": "None", "publishNotReadyAddresses": True}
+    names = State(tmp_path / "state").names
+
+    def known() -> bool:
+        return names.exists() and "entry.default" in names.read_text()
+
+    async def then(_: Kubelet) -> None:
+        api.followed["/api/v1/services"].put_nowait(("ADDED", headless))
+        await until(known)
+        with names.open() as mounted:
+            api.followed["/api/v1/pods"].put_nowait(("DELETED", ready_pod()))
+            await until(lambda: not known())
+            assert "entry.default" not in mounted.read(), "containers have the file, not its name"
+
+    run(with_services(tmp_path, api, "", then))
+
+
 # NPU dies
 
 

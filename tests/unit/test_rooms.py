@@ -1,4 +1,4 @@
-"""Who may import whom: data flows one way, stack file -> models (+ catalog) -> render, rules -> components."""
+"""Who may import whom: data flows one way, stack file -> models (+ catalog) -> render, rules -> components, cli."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ MAY_IMPORT = {
     "models": {"pydantic", "pydantic_core"},
     "catalog": {"models", "packaging", "pydantic", "yaml"},
     "render": {"catalog", "models"},
-    "rules": {"catalog", "models", "render", "pydantic", "pydantic_core", "yaml"},
+    "rules": {"catalog", "models", "render", "jsonschema", "pydantic", "pydantic_core", "yaml"},
+    "cli": {"catalog", "rules"},
     "components": {"models", "render", "rules", "pulumi", "yaml"},
+    # what a program that composes deployments needs
+    "examples": {"components", "models", "rules", "pulumi", "pulumi_kubernetes"},
     # never pulumi: the local cluster drives the command line, as a user does
     "local": {"models", "rules", "cryptography", "httpx", "pydantic", "yaml"},
 }

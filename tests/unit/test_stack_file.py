@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 import catalog
-from rules import RULES, Finding, Source, StackError, example, read
+from rules import CHECKS, RULES, Finding, Source, StackError, example, read
 from rules.finding import dotted
-from rules.page import page
+from rules.page import pages, publish, published
 from tests import stacks
 
 HEAVY = {"parallelism": {"tp": 16}, "batching": {"maxNumBatchedTokens": 8192}}
@@ -39,7 +40,14 @@ def test_the_example_stacks_have_no_findings(name: str) -> None:
 
 @pytest.mark.parametrize("recipe", catalog.recipe_names())
 def test_a_recipe_alone_is_a_whole_deployment(recipe: str) -> None:
-    assert findings(stacks.config(recipe=recipe)) == []
+    families = {name.lower(): name for name in catalog.npu_families()}
+    npu = {"family": families[recipe.rpartition("-")[2]], "devicePlugin": "mindcluster"}
+    assert findings(stacks.config(recipe=recipe, cluster={"npu": npu})) == []
+
+
+def test_what_only_the_recipe_accepts_is_no_finding_where_it_does_not_occur() -> None:
+    mended = stacks.config(recipe="deepseek-v2-lite-a3", decode={"graph": "FULL_DECODE_ONLY"})
+    assert [code for code, _ in findings(mended) if code == "PD003"] == []
 
 
 @pytest.mark.parametrize(
@@ -146,8 +154,8 @@ def test_downloaded_weights_replace_the_recipes_host_path() -> None:
     assert deployment.model.weights.path == "/cache/model"
 
 
-def test_every_rule_has_an_example() -> None:
-    assert {rule.code for rule in RULES} == example.codes()
+def test_everything_with_a_code_has_an_example_but_what_no_stack_alone_can_break() -> None:
+    assert {check.code for check in CHECKS} - {"PD000", "PD004"} == example.codes()
 
 
 @pytest.mark.parametrize("code", sorted(example.codes()))
@@ -159,15 +167,33 @@ def test_a_stack_that_breaks_one_rule_has_exactly_its_findings_and_the_right_one
 
 
 def test_every_rule_has_a_code_of_its_own_a_reason_and_a_source() -> None:
-    assert len({rule.code for rule in RULES}) == len(RULES)
-    for rule in RULES:
+    assert len({check.code for check in CHECKS}) == len(CHECKS) > len(RULES)
+    for rule in CHECKS:
         assert re.fullmatch(r"PD\d{3}", rule.code)
         assert len(rule.why) > 20
         assert rule.source
 
 
-def test_the_published_reference_of_the_rules_is_that_of_the_code() -> None:
-    assert (stacks.ROOT / "docs" / "rules.md").read_text() == page(), "run `make docs`"
+def test_the_published_pages_of_the_rules_are_those_of_the_code() -> None:
+    assert published(stacks.ROOT / "docs") == pages(), "run `make docs`"
+
+
+def test_publishing_writes_a_page_for_each_code_and_takes_away_those_of_rules_that_are_gone(tmp_path: Path) -> None:
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules" / "PD998.md").write_text("# PD998: gone\n")
+    publish(tmp_path)
+    assert published(tmp_path) == pages()
+    assert {check.code for check in CHECKS} == {file.stem for file in (tmp_path / "rules").iterdir()}
+
+
+def test_a_page_shows_what_is_wrong_what_is_said_and_what_is_right_as_it_stands_in_a_stack_file() -> None:
+    page = pages()["rules/PD703.md"]
+    wrong, right = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
+    shown = example.declared("PD703")
+    assert wrong == {f"kthena-pd:{key}": value for key, value in shown["wrong"].items()}
+    assert right == {f"kthena-pd:{key}": value for key, value in shown["right"].items()}
+    assert "```text\nPD703 kthena-pd:deployments.deepseekv4-pd.sharedMemory: warning: " in page
+    assert "[PD703](rules/PD703.md) | warning |" in pages()["rules.md"]
 
 
 def test_a_warning_lets_the_stack_through_and_an_error_beside_it_does_not() -> None:

@@ -10,7 +10,8 @@ import jsonschema
 import pytest
 import yaml
 
-from models.schema import stack_file_schema
+import catalog
+from rules.schema import stack_file_schema
 from tests import stacks
 
 FILE = stacks.ROOT / "schema" / "stack-file.schema.json"
@@ -22,7 +23,7 @@ def whole_file(name: str) -> dict[str, Any]:
     return content
 
 
-def test_the_published_schema_is_that_of_the_models() -> None:
+def test_the_published_schema_is_that_of_the_models_and_the_catalogue() -> None:
     assert json.loads(FILE.read_text()) == stack_file_schema(), "run `make docs`"
 
 
@@ -42,6 +43,10 @@ def test_an_example_stack_fits_the_schema_that_it_names_for_editors(name: str) -
         {"groups": 0},
         {"decode": {"parallelism": {"tp": "two"}}},
         {"name": "x"},
+        {"recipe": "deepseek-v9"},
+        {"model": {"architecture": "deepseek-v9"}},
+        {"kvTransfer": {"connector": "MultiConnector"}},
+        {"prefill": {"speculative": {"method": "guess"}}},
     ],
 )
 def test_an_editor_marks_what_the_program_would_refuse(edit: dict[str, Any]) -> None:
@@ -57,3 +62,19 @@ def test_an_editor_marks_an_unknown_key_of_the_project_and_leaves_other_projects
     fine = whole_file("dev")
     fine["config"]["pulumi:tags"] = {"owner": "x"}
     assert VALIDATOR.is_valid(fine)
+
+
+@pytest.mark.parametrize(
+    ("definition", "key", "name"),
+    [
+        *(("Deployment", "recipe", name) for name in catalog.recipe_names()),
+        *(("Model", "architecture", name) for name in catalog.models()),
+        *(("Npu", "family", name) for name in catalog.npu_families()),
+        ("Npu", "devicePlugin", "cce"),
+        ("KVTransfer", "connector", "MooncakeConnectorV1"),
+        ("Speculative", "method", "deepseek_mtp"),
+    ],
+)
+def test_an_editor_completes_names_of_the_catalogue(definition: str, key: str, name: str) -> None:
+    declared = stack_file_schema()["$defs"][definition]["properties"][key]
+    assert any(name in text.get("enum", ()) for text in declared.get("anyOf", [declared]))

@@ -1,0 +1,1 @@
+"""Programs that compose the components with resources of their own."""

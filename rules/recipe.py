@@ -1,0 +1,28 @@
+"""A deployment as a Python program declares it."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+import catalog
+from models.deployment import Deployment
+from models.overrides import DeploymentOverrides
+from rules.finding import one_of
+from rules.shape import overlay
+
+
+def deployment(name: str, *, recipe: str | None = None, **overrides: Unpack[DeploymentOverrides]) -> Deployment:
+    """A deployment from a recipe of the catalogue, with ``overrides`` laid over it key by key, as in the stack file.
+
+    Keys are in Python's spelling, and editors and type checkers know them all:
+    ``deployment("mine", recipe="deepseek-v2-lite-a3", decode={"batching": {"max_num_seqs": 32}})``.
+
+    Raises:
+        ValueError: there is no such recipe, or a value does not fit (then it is a pydantic.ValidationError). The rules are
+            checked where the deployment is used, or by :func:`rules.check`.
+    """
+    if recipe is not None and recipe not in catalog.recipe_names():
+        raise ValueError(f"no recipe {recipe!r}; take one of {one_of(catalog.recipe_names(), recipe)}")
+    below = Deployment.model_validate({**catalog.recipe(recipe), "name": name}, by_name=False) if recipe else None
+    declared = overlay(below.model_dump(exclude_unset=True) if below else {}, overrides)
+    return Deployment.model_validate({**declared, "name": name, "recipe": recipe}, by_alias=False, by_name=True)
