@@ -47,7 +47,8 @@ control_plane = KthenaControlPlane(
 namespaces = [
     KubernetesObject(name, render_namespace(name), pulumi.ResourceOptions(provider=provider)) for name in stack.cluster.namespaces
 ]
-targets = {name: deployment.route.targets - {name} for name, deployment in stack.deployments.items()}
+names = stack.deployments.keys()
+targets = {name: (deployment.route.targets & names) - {name} for name, deployment in stack.deployments.items()}
 deployments: dict[str, PDDeployment] = {}
 for name in graphlib.TopologicalSorter(targets).static_order():  # a route comes after all deployments that it leads to
     deployments[name] = PDDeployment(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +15,7 @@ from packaging.version import Version
 from pydantic import BaseModel, ValidationError
 
 from catalog.lines import lines
-from catalog.types import EngineCatalog, FlagCatalog, ModelArchitecture, NpuFamily
+from catalog.types import EngineCatalog, FlagCatalog, ModelArchitecture, NpuFamily, SettingsCatalog
 
 _HERE = Path(__file__).resolve().parent
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -103,10 +105,41 @@ def flags() -> FlagCatalog:
 
 
 @cache
+def settings() -> SettingsCatalog:
+    """Names of settings that the engine reads, from ``catalog/settings.yaml``."""
+    return load(_HERE / "settings.yaml", SettingsCatalog)
+
+
+@cache
 def pod_spec_schema() -> dict[str, Any]:
     """JSON Schema of a Kubernetes PodSpec, from ``catalog/pod_spec.json``: that of Kthena's CRD, which refuses unknown fields."""
     schema: dict[str, Any] = json.loads((_HERE / "pod_spec.json").read_text(encoding="utf-8"))
     return schema
+
+
+@cache
+def valid_pod_spec_schema() -> dict[str, Any]:
+    """:func:`pod_spec_schema` with :func:`pod_spec_values`: what Kthena's CRD takes, and so does the API server in a pod."""
+    schema, values = deepcopy(pod_spec_schema()), pod_spec_values()
+    for place, field in fields(schema):
+        for pattern in values:
+            if fnmatchcase(place, pattern):
+                field.update(values[pattern])
+    return schema
+
+
+@cache
+def pod_spec_values() -> dict[str, dict[str, Any]]:
+    """Place in a PodSpec, as a glob pattern -> JSON Schema of what may stand there, from ``catalog/pod_spec_values.yaml``."""
+    return read(_HERE / "pod_spec_values.yaml")
+
+
+def fields(schema: dict[str, Any], place: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Everything that has a name in a JSON Schema, and its dotted place; of a list its items."""
+    for name, field in schema.get("properties", {}).items():
+        below, one = f"{place}.{name}".lstrip("."), field.get("items", field)
+        yield below, one
+        yield from fields(one, below)
 
 
 def recipe_names() -> tuple[str, ...]:

@@ -18,12 +18,6 @@ class HostFile(Declaration):
     type: Literal["File", "Directory"]
 
 
-class Chip(Declaration):
-    """One kind of die of a family."""
-
-    memory: Annotated[Quantity, Field(description="HBM of one die")]
-
-
 class DevicePlugin(Declaration):
     """What a device plugin calls the dies of a family."""
 
@@ -42,7 +36,7 @@ class NpuFamily(Declaration):
     serves_prefill_decode: Annotated[bool, Field(description="whether vLLM-Ascend supports P/D on it")] = True
     dies_per_node: Annotated[int, Field(ge=1, description="what one server offers of the extended resource")]
     memory: Annotated[Quantity, Field(description="HBM of one die, where no chip is declared")]
-    chips: Annotated[dict[str, Chip], Field(description="kinds of dies, where the family has several")] = {}
+    chips: Annotated[dict[str, Quantity], Field(description="kind of die -> its HBM, where the family has several")] = {}
     image_suffix: Annotated[str, Field(description="of vLLM-Ascend's image tag")]
     other_image_suffixes: Annotated[tuple[str, ...], Field(description="of the same image in other releases")] = ()
     device_plugins: dict[str, DevicePlugin]
@@ -73,6 +67,10 @@ class ModelArchitecture(Declaration):
     connector: Annotated[
         str | None, Field(description="KV connector that the model needs in every release that registers it; absent: any")
     ] = None
+    max_model_len: Annotated[
+        int | None,
+        Field(ge=1, description="tokens that vLLM derives from config.json, scaled rope included; of several models the largest"),
+    ] = None
     weights: Annotated[
         dict[Literal["bf16", "fp8", "w8a8", "w4a8"], Quantity],
         Field(description="precision -> size of the weight files together"),
@@ -83,18 +81,7 @@ class Connector(Declaration):
     """One KV connector of vLLM-Ascend."""
 
     since: Annotated[str, Field(description="first vLLM-Ascend release that registers it")]
-    until: Annotated[str | None, Field(description="first release that no longer does")] = None
-    router_connector: Annotated[
-        Literal["mooncake"] | None, Field(description="Kthena ModelServer kvConnector.type that fits; absent: none does")
-    ] = None
     unusable: Annotated[str | None, Field(description="why it can't be a deployment's connector")] = None
-
-
-class Release(Declaration):
-    """What a vLLM-Ascend release is built with; absent: not known."""
-
-    cann: str | None = None
-    mooncake: str | None = None
 
 
 class ReleaseRange(Declaration):
@@ -108,7 +95,9 @@ class SpeculativeMethod(Declaration):
     """A method of speculative decoding."""
 
     since: Annotated[str | None, Field(description="first vLLM-Ascend release that has it, where it came late")] = None
-    draft_model: Annotated[bool, Field(description="whether it needs a draft model of its own")] = False
+    draft_model: Annotated[
+        Literal["needed", "none"] | None, Field(description="whether it has a draft model of its own; absent: it may have one")
+    ] = None
 
 
 class LegacyKvTransferKeys(Declaration):
@@ -129,7 +118,7 @@ class PhysicalDevices(Declaration):
 class Removed(Declaration):
     """A setting that release ``since`` and later ones do not read."""
 
-    kind: Literal["env", "additionalConfig", "extraArgs"]
+    kind: Literal["env", "additionalConfig"]
     name: str
     since: str
     instead: str
@@ -148,7 +137,7 @@ class EngineCatalog(Declaration):
     image: str
     downloader_image: str
     runtime_image: str
-    releases: Annotated[dict[str, Release], Field(description="known releases")]
+    releases: Annotated[tuple[str, ...], Field(description="known releases, oldest first")]
     connectors: dict[str, Connector]
     speculative_methods: dict[str, SpeculativeMethod]
     legacy_kv_transfer_keys: LegacyKvTransferKeys
@@ -166,3 +155,10 @@ class FlagCatalog(Declaration):
     about: str
     kinds: Annotated[dict[str, tuple[str, ...]], Field(description="kind of value -> flags that take it")]
     aliases: Annotated[dict[str, str], Field(description="short form with its dash -> flag")]
+
+
+class SettingsCatalog(Declaration):
+    """Names of settings that the engine reads."""
+
+    environment: tuple[str, ...]
+    additional_config: Annotated[dict[str, tuple[str, ...]], Field(description="setting -> the settings inside it")]

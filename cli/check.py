@@ -35,7 +35,8 @@ def run(files: Sequence[Path], style: str, *, strict: bool) -> int:
         except CatalogError as error:
             print(f"error: the catalogue is wrong:\n{error}", file=sys.stderr)
             return UNREADABLE
-    print(FORMATS[style](found, len(given) - unreadable), end="")
+    if unreadable < len(given):
+        print(FORMATS[style](found, len(given) - unreadable), end="")
     if unreadable:
         return UNREADABLE
     return FOUND if any(strict or finding.severity == "error" for finding in found) else NOTHING

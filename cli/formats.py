@@ -13,7 +13,6 @@ from urllib.parse import quote
 from rules import CHECKS, Finding
 from rules.finding import dotted
 
-DOCS = Path(__file__).resolve().parent.parent / "docs" / "rules"
 Format = Callable[[Sequence[Finding], int], str]
 
 
@@ -66,7 +65,7 @@ def sarif(findings: Sequence[Finding], files: int) -> str:  # noqa: ARG001 - a f
             "name": check.name.title().replace(" ", ""),
             "shortDescription": {"text": check.name},
             "fullDescription": {"text": check.why},
-            "helpUri": (DOCS / f"{check.code}.md").as_uri(),
+            "help": {"text": f"{check.why}\nSource: {check.source}"},
             "defaultConfiguration": {"level": check.severity},
         }
         for check in CHECKS

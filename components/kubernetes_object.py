@@ -9,6 +9,11 @@ from typing import Any
 import pulumi
 
 from components.outputs import filled
+from render.names import content_hash
+
+DECLARED = "kthena-pd/declared"
+"""Annotation that changes with all that is declared. After an interrupted `up` Pulumi's state has the inputs of before: what was
+added meanwhile is in none of them, and taking it out again would be no change (measured)."""
 
 
 def _field_manager() -> str:
@@ -38,6 +43,7 @@ class KubernetesObject(pulumi.CustomResource):
         metadata["annotations"] = {
             **metadata.get("annotations", {}),
             "pulumi.com/patchFieldManager": _field_manager(),
+            DECLARED: content_hash(json.dumps(rendered, sort_keys=True)),
             **(annotations or {}),
         }
         properties = filled({**rendered, "metadata": metadata})

@@ -13,6 +13,10 @@ _OUTPUTS: dict[str, pulumi.Input[str]] = {}
 """Of this run of the program: placeholder -> what stands behind it"""
 
 
+IS_A_KEY = " (a key)"
+"""after a place in :func:`placeholders` that no Output can take"""
+
+
 def placeholder(value: pulumi.Input[str]) -> str:
     """A text to declare where the value is known only during ``up``: ``namespace=placeholder(namespace.metadata.name)``.
 
@@ -40,7 +44,7 @@ def placeholders(value: Any, place: str = "") -> Iterator[str]:
     """Places of placeholders in ``value``, for example ``.spec.modelName``; keys of maps are places too."""
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from placeholders(key, f"{place}.{key}")
+            yield from placeholders(key, f"{place}.{key}{IS_A_KEY}")
             yield from placeholders(item, f"{place}.{key}")
     elif isinstance(value, list):
         for index, item in enumerate(value):

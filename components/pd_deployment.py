@@ -9,10 +9,11 @@ from typing import Any
 import pulumi
 
 from components.kubernetes_object import KubernetesObject, wait_for
-from components.outputs import filled, placeholders
+from components.outputs import IS_A_KEY, filled, placeholders
 from models.cluster import Cluster
-from models.deployment import ROLES, Deployment
+from models.deployment import Deployment
 from models.quantities import seconds
+from models.role import ROLES
 from models.stack import Stack
 from render import RenderedDeployment, render_deployment
 from rules import check
@@ -34,7 +35,7 @@ class PDDeploymentArgs:
     router_url: pulumi.Input[str]
     """where clients reach the router, without a path"""
     targets: Sequence[PDDeployment] = ()
-    """the other deployments to which this one's route sends requests"""
+    """the other deployments to which this one's route sends requests; one that is missing here is expected to be there already"""
 
 
 class PDDeployment(pulumi.ComponentResource):
@@ -124,7 +125,9 @@ class PDDeployment(pulumi.ComponentResource):
 def _readiness(deployment: Deployment) -> dict[str, str]:
     groups = deployment.groups
     rollout = deployment.rollout_strategy and deployment.rollout_strategy.rolling_update_configuration
-    held_back = bool(rollout and rollout.partition)  # groups that keep their revision are never counted as updated
+    held_back = bool(
+        rollout and rollout.partition not in (None, 0, "0%")
+    )  # groups that keep their revision are never counted as updated
     scaled = deployment.autoscaling and deployment.autoscaling.groups
     conditions = [
         # Alone it is true up to 10 s too early while roles are replaced (measured).
@@ -142,9 +145,8 @@ def _scaled(deployment: Deployment) -> list[str]:
     scaling = deployment.autoscaling
     if scaling is None:
         return []
-    roles = {"prefill": scaling.prefill, "decode": scaling.decode}
     return (["spec.replicas"] if scaling.groups else []) + [
-        f"spec.template.roles[{index}].replicas" for index, role in enumerate(ROLES) if roles[role]
+        f"spec.template.roles[{index}].replicas" for index, role in enumerate(ROLES) if scaling.role(role)
     ]
 
 
@@ -166,7 +168,7 @@ def _refuse_outputs_where_names_follow(rendered: RenderedDeployment) -> None:
     for item in rendered.objects:
         in_pods = (".metadata.annotations", ".spec.template") if item["kind"] == "ModelServing" else ()
         for place in placeholders(item):
-            if not place.startswith((".metadata.namespace", *in_pods)):
+            if place.endswith(IS_A_KEY) or not place.startswith((".metadata.namespace", *in_pods)):
                 raise pulumi.RunError(
                     f"an Output can't be in {item['kind']} {item['metadata']['name']}{place}: "
                     "it can be the namespace, or in the pods outside their start scripts"

@@ -14,7 +14,8 @@ from local import chat, cluster, control_plane, logs, pulumi
 from local.errors import LocalError
 from local.state import CHECKOUT, State, is_free, locate
 from models.cluster import ControlPlane
-from models.deployment import ROLES, Deployment
+from models.deployment import Deployment
+from models.role import ROLES
 from models.stack import Stack
 from rules import StackError, read_file
 

@@ -89,9 +89,9 @@ class State:
         return self.directory / "hosts"
 
     @property
-    def names(self) -> Path:
+    def etc_hosts(self) -> Path:
         """What every container has as ``/etc/hosts``: the machine's, and the names of headless Services."""
-        return self.directory / "names"
+        return self.directory / "etc-hosts"
 
     @property
     def pulumi(self) -> Path:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic.alias_generators import to_camel
 
 
 class Declaration(BaseModel):
-    """A frozen type with Kubernetes' camelCase keys in YAML; an unknown key is an error."""
+    """A frozen type with Kubernetes' camelCase keys in YAML; an unknown key is an error.
+
+    Defaults that are declarations themselves are made by ``model_construct``: a validated one would build its type's validator
+    at import, only for it to be built again as a part of the whole.
+    """
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -19,6 +23,17 @@ class Declaration(BaseModel):
         populate_by_name=True,
         validate_default=True,
     )
+
+
+class OneOf(Declaration):
+    """A choice: exactly one of the fields is given."""
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        fields = type(self).model_fields
+        if sum(getattr(self, name) is not None for name in fields) != 1:
+            raise ValueError(f"not exactly one; give one of {', '.join(field.alias or name for name, field in fields.items())}")
+        return self
 
 
 def dump(declared: Declaration) -> dict[str, Any]:

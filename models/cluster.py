@@ -7,8 +7,13 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from models.base import Declaration
-from models.quantities import DnsLabel, Duration, Port
-from models.role import Resources
+from models.quantities import Duration, ImageReference, Namespace, Port
+from models.resources import CpuAndMemory, Resources
+
+CONTROL_PLANE_RESOURCES = Resources.model_construct(
+    requests=CpuAndMemory.model_construct(cpu="100m", memory="128Mi"),
+    limits=CpuAndMemory.model_construct(cpu="2", memory="1Gi"),
+)
 
 
 class Npu(Declaration):
@@ -27,13 +32,6 @@ class Npu(Declaration):
     )
 
 
-class Image(Declaration):
-    """A container image; ``tag`` defaults to the Kthena version."""
-
-    repository: str
-    tag: str | None = None
-
-
 class ApiClient(Declaration):
     """Client limits towards the Kubernetes API server.
 
@@ -47,13 +45,11 @@ class ApiClient(Declaration):
 class Controller(Declaration):
     """kthena-controller-manager. One replica: two controllers on one cluster work against each other."""
 
-    image: Image = Image(repository="ghcr.io/volcano-sh/kthena-controller-manager")
+    image: Annotated[ImageReference | None, Field(description="whole image reference where it isn't Kthena's own")] = None
     workers: Annotated[int, Field(ge=1, description="parallel reconciles per controller")] = 10
-    api_client: ApiClient = ApiClient()
+    api_client: ApiClient = ApiClient.model_construct()
     log_level: Annotated[int, Field(ge=0, le=10)] = 2
-    resources: Resources = Resources.model_validate(
-        {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"cpu": "2", "memory": "1Gi"}}
-    )
+    resources: Resources = CONTROL_PLANE_RESOURCES
 
 
 class LeastRequest(Declaration):
@@ -84,9 +80,9 @@ class RouterScheduler(Declaration):
         "least-latency": 1,
         "prefix-cache": 1,
     }
-    least_request: LeastRequest = LeastRequest()
+    least_request: LeastRequest = LeastRequest.model_construct()
     ttft_tpot_weight_factor: Annotated[float, Field(ge=0, le=1)] = 0.5
-    prefix_cache: PrefixCache = PrefixCache()
+    prefix_cache: PrefixCache = PrefixCache.model_construct()
 
 
 class AccessLog(Declaration):
@@ -99,7 +95,7 @@ class AccessLog(Declaration):
 class Router(Declaration):
     """kthena-router."""
 
-    image: Image = Image(repository="ghcr.io/volcano-sh/kthena-router")
+    image: Annotated[ImageReference | None, Field(description="whole image reference where it isn't Kthena's own")] = None
     replicas: Annotated[int, Field(ge=1)] = 1
     port: Annotated[Port, Field(description="where it serves, in the pod and in its Service")] = 8080
     debug_port: Annotated[Port, Field(description="its view of routes and pods, on the pod's loopback only")] = 15000
@@ -111,13 +107,11 @@ class Router(Declaration):
         Literal[0, 1],
         Field(description="1: a new router serves before an old one ends; 0 where two can't listen side by side"),
     ] = 1
-    api_client: ApiClient = ApiClient()
-    access_log: AccessLog = AccessLog()
+    api_client: ApiClient = ApiClient.model_construct()
+    access_log: AccessLog = AccessLog.model_construct()
     drain_timeout: Annotated[Duration, Field(description="how long it lets running requests end at a stop")] = "5m"
-    scheduler: RouterScheduler = RouterScheduler()
-    resources: Resources = Resources.model_validate(
-        {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"cpu": "2", "memory": "1Gi"}}
-    )
+    scheduler: RouterScheduler = RouterScheduler.model_construct()
+    resources: Resources = CONTROL_PLANE_RESOURCES
 
 
 class ControlPlane(Declaration):
@@ -125,13 +119,13 @@ class ControlPlane(Declaration):
 
     install: Annotated[bool, Field(description="false: the cluster has its own Kthena, and it is used as it is")] = True
     version: Literal["1.0.0"] = "1.0.0"
-    namespace: DnsLabel = "kthena-system"
+    namespace: Namespace = "kthena-system"
     router_url: Annotated[
         str | None,
         Field(pattern=r"^https?://[^/]+$", description="where clients reach the router; absent: by its Service"),
     ] = None
-    controller: Controller = Controller()
-    router: Router = Router()
+    controller: Controller = Controller.model_construct()
+    router: Router = Router.model_construct()
 
 
 class Cluster(Declaration):
@@ -140,5 +134,5 @@ class Cluster(Declaration):
     npu: Annotated[Npu, Field(examples=[{"family": "A3", "devicePlugin": "cce"}])]
     context: Annotated[str | None, Field(description="kubeconfig context; absent: the current one")] = None
     scheduler: Literal["volcano", "default-scheduler"] = "volcano"
-    namespaces: Annotated[tuple[DnsLabel, ...], Field(description="created by this stack, and deleted with it")] = ()
-    control_plane: ControlPlane = ControlPlane()
+    namespaces: Annotated[tuple[Namespace, ...], Field(description="created by this stack, and deleted with it")] = ()
+    control_plane: ControlPlane = ControlPlane.model_construct()

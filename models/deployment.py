@@ -9,13 +9,12 @@ from pydantic import Field, model_validator
 
 from models.autoscaling import Autoscaling
 from models.base import Declaration
+from models.kthena.model_server import TrafficPolicy
 from models.kthena.model_serving import GangPolicy, NetworkTopology, Plugin, RolloutStrategy
 from models.model import Model
-from models.quantities import DnsLabel, Duration, EnvName, ImageReference, Port, PositiveDuration, Quantity
+from models.quantities import DnsLabel, Duration, EnvName, ImageReference, Namespace, ObjectName, Port, PositiveDuration, Quantity
 from models.role import ROLES, Role, RoleName
 from models.route import Route
-
-__all__ = ["ROLES", "Deployment", "Role", "RoleName"]
 
 RATIO = re.compile(r"([1-9]\d*)P([1-9]\d*)D")
 
@@ -50,7 +49,11 @@ class Engine(Declaration):
     """The vLLM-Ascend release, and what both roles give it."""
 
     version: Annotated[
-        str, Field(pattern=r"^v\d+\.\d+\.\d+(rc\d+|\.post\d+)?$", description="vLLM-Ascend release, for example v0.13.0rc3")
+        str,
+        Field(
+            pattern=r"^v[0-9]+\.[0-9]+\.[0-9]+(rc[0-9]+|\.post[0-9]+)?$",
+            description="vLLM-Ascend release, for example v0.23.0",
+        ),
     ]
     image: Annotated[ImageReference | None, Field(description="whole image reference where it isn't the official one")] = None
     env: Annotated[dict[EnvName, str], Field(description="environment of both roles' engines, beside what is derived")] = {}
@@ -63,7 +66,8 @@ class KVPool(Declaration):
     """A KV cache pool beside the direct transfer: AscendStoreConnector with Mooncake, through vLLM's MultiConnector."""
 
     master: Annotated[
-        str, Field(pattern=r"^[\w.-]+:\d{1,5}$", description="address of the Mooncake master, which is there already: host:port")
+        str,
+        Field(pattern=r"^[\w.-]+:[0-9]{1,5}$", description="address of the Mooncake master, which is there already: host:port"),
     ]
     segment_size: Annotated[Quantity, Field(description="host memory that each rank gives to the pool; whole gibibytes")] = "1Gi"
     load_async: Annotated[bool, Field(description="blocks come from the pool while the engine goes on")] = False
@@ -86,7 +90,7 @@ class KVTransfer(Declaration):
 class Scheduling(Declaration):
     """How Volcano places the pods of a group; needs scheduler volcano."""
 
-    queue: Annotated[DnsLabel | None, Field(description="Volcano queue")] = None
+    queue: Annotated[ObjectName | None, Field(description="Volcano queue")] = None
     gang_policy: Annotated[
         GangPolicy | None,
         Field(description="fewest instances of a role that start a group, immutable; absent: all of the group together"),
@@ -99,20 +103,6 @@ class Recovery(Declaration):
 
     policy: Literal["ServingGroupRecreate", "RoleRecreate", "None"] = "ServingGroupRecreate"
     restart_grace_period_seconds: Annotated[int, Field(ge=0)] = 60
-
-
-class Retry(Declaration):
-    """ModelServer retry policy."""
-
-    attempts: Annotated[int, Field(ge=0)]
-    retry_interval: Duration = "100ms"
-
-
-class Traffic(Declaration):
-    """ModelServer traffic policy. Kthena v1.0.0 stores it and reads it nowhere (kthena#1498)."""
-
-    timeout: Duration = "300s"
-    retry: Retry | None = None
 
 
 class Readiness(Declaration):
@@ -132,11 +122,14 @@ class Deployment(Declaration):
     name: DnsLabel
     recipe: Annotated[str | None, Field(description="catalogue entry that everything here overrides")] = None
     accept: Annotated[
-        dict[Annotated[str, Field(pattern=r"^PD\d{3}$")], Annotated[str, Field(min_length=1)]],
+        dict[
+            Annotated[str, Field(pattern=r"^PD[0-9]{3}$", description="a code such as PD703, in capital letters")],
+            Annotated[str, Field(min_length=1)],
+        ],
         Field(description="warnings that are meant: rule code -> reason"),
     ] = {}
-    namespace: DnsLabel = "default"
-    engine: Annotated[Engine, Field(examples=[{"version": "v0.13.0rc3"}])]
+    namespace: Namespace = "default"
+    engine: Annotated[Engine, Field(examples=[{"version": "v0.23.0"}])]
     model: Annotated[
         Model,
         Field(examples=[{"served": "my-model", "weights": {"hostPath": "/models/my-model"}, "maxModelLen": 65536}]),
@@ -145,7 +138,7 @@ class Deployment(Declaration):
     groups: Annotated[int, Field(ge=1, description="serving groups; 2 with ratio 1P1D is 2x(1P1D)")] = 1
     prefill: Role
     decode: Role
-    kv_transfer: KVTransfer = KVTransfer()
+    kv_transfer: KVTransfer = KVTransfer.model_construct()
     port: Annotated[Port, Field(description="engines' API port")] = 8000
     data_parallel_rpc_port: Annotated[Port, Field(description="vLLM --data-parallel-rpc-port")] = 12321
     host_network: bool = False
@@ -158,14 +151,14 @@ class Deployment(Declaration):
     runtime_image: Annotated[
         ImageReference | None, Field(description="whole image reference where it isn't Kthena's runtime")
     ] = None
-    recovery: Recovery = Recovery()
+    recovery: Recovery = Recovery.model_construct()
     rollout_strategy: Annotated[RolloutStrategy | None, Field(description="absent: ServingGroupRollingUpdate")] = None
-    scheduling: Scheduling = Scheduling()
+    scheduling: Scheduling = Scheduling.model_construct()
     plugins: Annotated[tuple[Plugin, ...], Field(description="plugins of Kthena's controller")] = ()
     autoscaling: Autoscaling | None = None
-    route: Route = Route()
-    traffic: Traffic = Traffic()
-    readiness: Readiness = Readiness()
+    route: Route = Route.model_construct()
+    traffic: TrafficPolicy = TrafficPolicy.model_construct(timeout="300s")
+    readiness: Readiness = Readiness.model_construct()
 
     def role(self, name: RoleName) -> Role:
         """The declaration of one role."""

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field
 
-from models.base import Declaration
-from models.quantities import DnsLabel, HostDirectory, ImageReference, Quantity
+from models.base import Declaration, OneOf
+from models.quantities import AbsolutePath, ImageReference, ObjectName, Quantity, without_backsteps
 
-SubPath = Annotated[str, Field(pattern=r"^[^/].*$", description="directory inside the volume")]
+SubPath = Annotated[str, Field(pattern=r"^[^/].*$", description="directory inside the volume"), AfterValidator(without_backsteps)]
 ServedName = Annotated[str, Field(min_length=1, max_length=256, pattern=r"\S")]
 """not blank: the router answers 404 to a blank name"""
 
 
 class Claim(Declaration):
-    """Weights on a PersistentVolumeClaim that is there already."""
+    """A directory on a PersistentVolumeClaim that is there already."""
 
-    name: DnsLabel
-    path: Annotated[HostDirectory, Field(description="where the container sees the weights")]
+    name: ObjectName
+    path: Annotated[AbsolutePath, Field(description="where the container sees the weights")]
     sub_path: SubPath | None = None
 
 
@@ -26,29 +26,15 @@ class Nfs(Declaration):
     """Weights on an NFS export."""
 
     server: Annotated[str, Field(min_length=1)]
-    export: HostDirectory
-    path: Annotated[HostDirectory, Field(description="where the container sees the weights")]
+    export: Annotated[str, Field(pattern=r"^/")]
+    path: Annotated[AbsolutePath, Field(description="where the container sees the weights")]
 
 
-class CacheClaim(Declaration):
-    """A directory for downloads on a PersistentVolumeClaim, which every pod must be able to write."""
+class Cache(OneOf):
+    """Where downloaded weights are kept; on a claim every pod must be able to write."""
 
-    name: DnsLabel
-    path: Annotated[HostDirectory, Field(description="where the container sees the weights")]
-    sub_path: SubPath | None = None
-
-
-class Cache(Declaration):
-    """Where downloaded weights are kept: exactly one of the two."""
-
-    host_path: HostDirectory | None = None
-    claim: CacheClaim | None = None
-
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        if (self.host_path is None) == (self.claim is None):
-            raise ValueError("not exactly one cache; give either hostPath or claim")
-        return self
+    host_path: AbsolutePath | None = None
+    claim: Claim | None = None
 
     @property
     def path(self) -> str:
@@ -68,25 +54,19 @@ class Download(Declaration):
     ]
     cache: Cache
     credentials: Annotated[
-        DnsLabel | None,
+        ObjectName | None,
         Field(description="Secret with what the source wants: HF_AUTH_TOKEN, MS_TOKEN, ACCESS_KEY and SECRET_KEY, ENDPOINT"),
     ] = None
     image: Annotated[ImageReference | None, Field(description="whole image reference where it isn't Kthena's downloader")] = None
 
 
-class Weights(Declaration):
-    """Where the weights come from: exactly one of the four."""
+class Weights(OneOf):
+    """Where the weights come from."""
 
-    host_path: HostDirectory | None = None
+    host_path: AbsolutePath | None = None
     claim: Claim | None = None
     nfs: Nfs | None = None
     download: Download | None = None
-
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        if sum(given is not None for given in (self.host_path, self.claim, self.nfs, self.download)) != 1:
-            raise ValueError("not exactly one source; give one of hostPath, claim, nfs and download")
-        return self
 
     @property
     def path(self) -> str:
@@ -130,7 +110,9 @@ class Model(Declaration):
     max_model_len: Annotated[int, Field(ge=1)]
     block_size: Annotated[int | None, Field(ge=1, description="tokens of a KV block; absent: the engine's default")] = None
     quantization: Annotated[Literal["ascend"] | None, Field(description="ascend for ModelSlim weights")] = None
-    chat_template: Annotated[str | None, Field(pattern=r"^[\w.-]+$", description="file name inside the weights directory")] = None
+    chat_template: Annotated[
+        str | None, Field(pattern=r"^[\w-][\w.-]*$", description="file name inside the weights directory")
+    ] = None
     trust_remote_code: bool = False
     hybrid_kv_cache_manager: Annotated[
         bool | None, Field(description="true: --no-disable-hybrid-kv-cache-manager; absent: the engine decides")

@@ -36,7 +36,7 @@ class DeploymentOverrides(TypedDict, total=False):
     plugins: Sequence[PluginOverrides]
     autoscaling: AutoscalingOverrides | None
     route: RouteOverrides
-    traffic: TrafficOverrides
+    traffic: TrafficPolicyOverrides
     readiness: ReadinessOverrides
 
 
@@ -104,15 +104,7 @@ class CacheOverrides(TypedDict, total=False):
     """Of models.model.Cache."""
 
     host_path: str | None
-    claim: CacheClaimOverrides | None
-
-
-class CacheClaimOverrides(TypedDict, total=False):
-    """Of models.model.CacheClaim."""
-
-    name: str
-    path: str
-    sub_path: str | None
+    claim: ClaimOverrides | None
 
 
 class LoraOverrides(TypedDict, total=False):
@@ -175,14 +167,14 @@ class SpeculativeOverrides(TypedDict, total=False):
 
 
 class ResourcesOverrides(TypedDict, total=False):
-    """Of models.role.Resources."""
+    """Of models.resources.Resources."""
 
     requests: CpuAndMemoryOverrides
     limits: CpuAndMemoryOverrides
 
 
 class CpuAndMemoryOverrides(TypedDict, total=False):
-    """Of models.role.CpuAndMemory."""
+    """Of models.resources.CpuAndMemory."""
 
     cpu: str
     memory: str
@@ -459,18 +451,18 @@ class ParentReferenceOverrides(TypedDict, total=False):
     port: int | None
 
 
-class TrafficOverrides(TypedDict, total=False):
-    """Of models.deployment.Traffic."""
+class TrafficPolicyOverrides(TypedDict, total=False):
+    """Of models.kthena.model_server.TrafficPolicy."""
 
-    timeout: str
-    retry: RetryOverrides | None
+    timeout: str | None
+    retry: ServerRetryOverrides | None
 
 
-class RetryOverrides(TypedDict, total=False):
-    """Of models.deployment.Retry."""
+class ServerRetryOverrides(TypedDict, total=False):
+    """Of models.kthena.model_server.ServerRetry."""
 
     attempts: int
-    retry_interval: str
+    retry_interval: str | None
 
 
 class ReadinessOverrides(TypedDict, total=False):

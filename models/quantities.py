@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 LAST_PORT = 65535
 Port = Annotated[int, Field(ge=1, le=LAST_PORT)]
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 
 
@@ -37,8 +37,14 @@ def _positive(value: str) -> str:
     return value
 
 
-Duration = Annotated[str, AfterValidator(_duration)]
-PositiveDuration = Annotated[str, AfterValidator(_positive)]
+def _with_unit(value: object) -> object:
+    if isinstance(value, int | float):
+        raise ValueError(f"{value} has no unit; write {value}s, for example")
+    return value
+
+
+Duration = Annotated[str, BeforeValidator(_with_unit), AfterValidator(_duration)]
+PositiveDuration = Annotated[str, BeforeValidator(_with_unit), AfterValidator(_positive)]
 
 EnvName = Annotated[
     str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="name of an environment variable, as a shell takes it")
@@ -47,6 +53,8 @@ EnvName = Annotated[
 DNS_LABEL = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 """RFC 1035 label: what Kthena wants of names that become part of pod and Service names"""
 DNS_LABEL_LENGTH = 63
+OBJECT_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+"""RFC 1123 subdomain"""
 DnsLabel = Annotated[
     str,
     Field(
@@ -55,22 +63,66 @@ DnsLabel = Annotated[
         description="a DNS label: lower-case letters, digits and dashes, beginning with a letter, at most 63 characters",
     ),
 ]
-HostDirectory = Annotated[
+Namespace = Annotated[
     str,
-    Field(pattern=r"^/.*[^/]$", description="absolute path of a directory on the nodes, without a slash at its end"),
+    Field(
+        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+        max_length=DNS_LABEL_LENGTH,
+        description="lower-case letters, digits and dashes, at most 63 characters",
+    ),
+]
+ObjectName = Annotated[
+    str,
+    Field(
+        pattern=OBJECT_NAME,
+        max_length=253,
+        description="name of a Kubernetes object: lower-case letters, digits, dashes and dots, at most 253 characters",
+    ),
 ]
 
+
+def without_backsteps(path: str) -> str:
+    """``path`` itself; Kubernetes mounts none with ``..`` in it.
+
+    Raises:
+        ValueError: it has one.
+    """
+    if ".." in path.split("/"):
+        raise ValueError(f"{path!r} has '..' in it; write the path without it")
+    return path
+
+
+AbsolutePath = Annotated[
+    str,
+    Field(pattern=r"^/.*[^/]$", description="absolute path of a directory, without a slash at its end"),
+    AfterValidator(without_backsteps),
+]
+
+IMAGE_REFERENCE = r"^[a-z0-9]([\w.:-]*[\w])?(/[a-z0-9]([\w.-]*\w)?)*(:[\w][\w.-]{0,127})?(@sha256:[0-9a-f]{64})?$"
 ImageReference = Annotated[
     str,
     Field(
-        pattern=r"^[a-z0-9]([\w.:-]*[\w])?(/[a-z0-9]([\w.-]*\w)?)*(:[\w][\w.-]{0,127})?(@sha256:[0-9a-f]{64})?$",
+        pattern=IMAGE_REFERENCE,
         description="container image: repository, tag or digest or both",
     ),
 ]
 """Kthena takes any text without blanks, and the kubelet then fails to pull it"""
 
-Quantity = Annotated[str, Field(pattern=r"^\d+(\.\d+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$")]
-"""Kubernetes resource quantity, for example ``64``, ``500m``, ``700Gi``"""
+
+def _number_as_text(value: object) -> object:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Quantity = Annotated[
+    str,
+    BeforeValidator(_number_as_text),
+    Field(
+        pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$",
+        description="a Kubernetes quantity, for example 500m, 64 or 700Gi",
+        json_schema_extra={"type": ["string", "integer"]},
+    ),
+]
+"""As in Kubernetes a whole number may stand without quotes"""
 
 _MULTIPLES = {"m": 1e-3, "": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18} | {
     f"{letter}i": 2.0 ** (10 * (power + 1)) for power, letter in enumerate("KMGTPE")

@@ -9,7 +9,8 @@ from pydantic import Field, JsonValue
 from models.base import Declaration
 from models.kthena.meta import TemplateMetadata
 from models.kthena.model_serving import IntOrString
-from models.quantities import LAST_PORT, EnvName, Quantity
+from models.quantities import LAST_PORT, EnvName
+from models.resources import Resources
 
 RoleName = Literal["prefill", "decode"]
 ROLES: tuple[RoleName, ...] = ("prefill", "decode")
@@ -63,20 +64,6 @@ class Speculative(Declaration):
     ] = None
 
 
-class CpuAndMemory(Declaration):
-    """CPU and memory of the engine container; NPUs are derived from the parallelism."""
-
-    cpu: Quantity
-    memory: Quantity
-
-
-class Resources(Declaration):
-    """Kubernetes requests and limits of the engine container."""
-
-    requests: CpuAndMemory
-    limits: CpuAndMemory
-
-
 class PodTemplatePatch(Declaration):
     """What is laid over the rendered pod template: maps key by key, lists of named things name by name.
 
@@ -117,7 +104,7 @@ class Role(Declaration):
     max_unavailable: Annotated[
         IntOrString | None, Field(description="instances down at once in a RoleRollingUpdate: a number or a percentage")
     ] = None
-    pod_template: PodTemplatePatch = PodTemplatePatch()
+    pod_template: PodTemplatePatch = PodTemplatePatch.model_construct()
 
     @property
     def data_parallel_ranks_per_pod(self) -> int:

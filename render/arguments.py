@@ -9,10 +9,12 @@ from typing import Any
 
 import catalog
 from catalog.types import NpuFamily
-from models.deployment import ROLES, Deployment, RoleName
+from models.deployment import Deployment
 from models.quantities import amount
+from models.role import ROLES, RoleName
 
 KV_ROLE = {"prefill": "kv_producer", "decode": "kv_consumer"}
+POOL_CONNECTOR = "AscendStoreConnector"
 ENGINE_ID = "${GROUP_NAME}_${ROLE_ID}_${WORKER_INDEX}"
 """Expanded by the start script: unique for every pod. vLLM makes it unique for the ranks of one pod (``_dp0`` and so on), and
 counts them anew in each pod of an instance (``data_parallel_rank_local`` in v1/engine/core.py)"""
@@ -157,7 +159,7 @@ def kv_transfer_config(deployment: Deployment, role_name: RoleName, family: NpuF
     if pool is None:
         return _direct_transfer(deployment, role_name, family, own)
     store = {
-        "kv_connector": "AscendStoreConnector",
+        "kv_connector": POOL_CONNECTOR,
         "kv_role": KV_ROLE[role_name],
         "kv_connector_extra_config": {
             "backend": "mooncake",

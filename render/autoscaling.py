@@ -6,7 +6,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from fractions import Fraction
 
 from models.autoscaling import Autoscaling, Scaling
-from models.deployment import ROLES, Deployment, RoleName
+from models.deployment import Deployment
 from models.kthena import AutoscalingPolicy
 from models.kthena.autoscaling_policy import (
     AutoscalingPolicySpec,
@@ -24,6 +24,7 @@ from models.kthena.autoscaling_policy import (
     StablePolicy,
     Target,
 )
+from models.role import ROLES, RoleName
 from render.names import metadata
 
 # What Kthena's mutating webhook fills in (pkg/autoscaler/webhook/autoscalingpolicy_mutator.go). Written out, because without a

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from models.base import dump
-from models.cluster import Cluster, ControlPlane, Image, Router
+from models.cluster import Cluster, ControlPlane, Router
 from models.quantities import seconds
 from render.names import CONTROLLER_NAME, ROUTER_NAME, config_map_name, labels
 
@@ -122,10 +122,6 @@ def _router_config(control_plane: ControlPlane) -> dict[str, Any]:
     }
 
 
-def _image(control_plane: ControlPlane, image: Image) -> str:
-    return f"{image.repository}:{image.tag or f'v{control_plane.version}'}"
-
-
 def _workload(
     control_plane: ControlPlane, name: str, replicas: int, strategy: dict[str, Any], pod: dict[str, Any]
 ) -> dict[str, Any]:
@@ -147,7 +143,7 @@ def _controller(control_plane: ControlPlane) -> dict[str, Any]:
     controller = control_plane.controller
     container = {
         "name": CONTROLLER_NAME,
-        "image": _image(control_plane, controller.image),
+        "image": controller.image or f"ghcr.io/volcano-sh/{CONTROLLER_NAME}:v{control_plane.version}",
         "args": [
             "--enable-webhook=false",
             f"--workers={controller.workers}",
@@ -175,7 +171,7 @@ def _router(control_plane: ControlPlane, config: str) -> dict[str, Any]:
 
     container = {
         "name": ROUTER_NAME,
-        "image": _image(control_plane, router.image),
+        "image": router.image or f"ghcr.io/volcano-sh/{ROUTER_NAME}:v{control_plane.version}",
         "args": [
             f"--port={router.port}",
             f"--debug-port={router.debug_port}",

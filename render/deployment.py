@@ -7,10 +7,11 @@ from typing import Any
 
 from models.base import Declaration, dump
 from models.cluster import Cluster
-from models.deployment import ROLES, Deployment, RoleName
+from models.deployment import Deployment
 from models.kthena import ModelServing
 from models.kthena.meta import PodTemplate
 from models.kthena.model_serving import ModelServingSpec, ServingGroupTemplate, ServingRole
+from models.role import ROLES, RoleName
 from render.autoscaling import autoscaling_policy
 from render.names import QUEUE_ANNOTATION, config_map_name, metadata
 from render.pods import pod_template

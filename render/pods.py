@@ -9,9 +9,10 @@ import catalog
 from catalog.types import NpuFamily
 from models.base import dump
 from models.cluster import Cluster
-from models.deployment import Deployment, Role, RoleName
+from models.deployment import Deployment
 from models.model import Weights
 from models.quantities import seconds
+from models.role import Role, RoleName
 from render.names import GROUP_LABEL, ROLE_ID_LABEL
 from render.pod_template import patched
 from render.scripts import POOL_CONFIG, needs_physical_devices, script_environment, script_name

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import catalog
-from models.deployment import Deployment, RoleName
+from models.deployment import Deployment
 from models.kthena import ModelRoute, ModelServer
 from models.kthena.model_route import ModelRouteSpec, RouteRule, TargetModel
 from models.kthena.model_server import (
     KVConnector,
     ModelServerSpec,
     PDGroup,
-    ServerRetry,
-    TrafficPolicy,
     WorkloadPort,
     WorkloadSelector,
 )
+from models.role import RoleName
 from render.names import ENTRY_LABEL, GROUP_LABEL, NAME_LABEL, ROLE_LABEL, metadata, model_route_name
 
 
 def model_server(deployment: Deployment) -> ModelServer:
     """The pods that serve, in pairs of prefill and decode of one group."""
-    retry = deployment.traffic.retry
     return ModelServer(
         metadata=metadata(deployment, deployment.name),
         spec=ModelServerSpec(
@@ -33,15 +30,15 @@ def model_server(deployment: Deployment) -> ModelServer:
                 ),
             ),
             workload_port=WorkloadPort(port=deployment.port, protocol="http"),
-            kv_connector=KVConnector(type=catalog.engine().connectors[deployment.kv_transfer.connector].router_connector),
-            traffic_policy=TrafficPolicy(
-                timeout=deployment.traffic.timeout,
-                retry=ServerRetry(attempts=retry.attempts, retry_interval=retry.retry_interval) if retry else None,
-            ),
+            kv_connector=_KV_CONNECTOR,
+            traffic_policy=deployment.traffic,
         ),
     )
 
 
+# The router asks prefill first and takes its kv_transfer_params to decode, as every connector of vLLM-Ascend that can be declared
+# wants it.
+_KV_CONNECTOR = KVConnector(type="mooncake")
 # Workers have the role's label too, and no API to send a request to.
 _ENTRY = {ENTRY_LABEL: "true"}
 

@@ -13,8 +13,9 @@ from typing import Any
 import catalog
 from catalog.types import NpuFamily
 from models.cluster import Cluster
-from models.deployment import ROLES, Deployment, RoleName
+from models.deployment import Deployment
 from models.quantities import seconds
+from models.role import ROLES, RoleName
 from render.arguments import (
     ENGINE_ID,
     adapter_directories,

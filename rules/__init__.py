@@ -1,7 +1,7 @@
 """What a stack file must fulfil beyond its shape: one small function per rule, all findings collected and shown together."""
 
-from rules.check import CHECKS, RULES, check, read, read_file, require_context
-from rules.finding import Check, Finding, StackError, refuse_errors
+from rules.check import CHECKS, check, read, read_file, require_context
+from rules.finding import RULES, Check, Finding, StackError, refuse_errors
 from rules.recipe import deployment
 from rules.source import Source
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from models.deployment import Deployment, Role, RoleName
+from models.deployment import Deployment
+from models.role import Role, RoleName
 from models.stack import Stack
 from rules.architecture import architecture_of
 from rules.finding import Path, Problem, in_deployment, roles, rule
@@ -38,7 +39,7 @@ class Setting(NamedTuple):
     value: JsonValue
 
     @property
-    def on(self) -> bool:
+    def enabled(self) -> bool:
         """Whether it is switched on, in any of the ways in which the engine reads it."""
         value = self.value.get("enabled", False) if isinstance(self.value, dict) else self.value
         return value.lower() in {"true", "1", "yes", "on"} if isinstance(value, str) else bool(value)
@@ -60,7 +61,7 @@ def settings_stand_on_the_role_that_has_them(stack: Stack) -> Iterator[Problem]:
     """The engine refuses them on the other role, at its start."""
     for setting, only in ONLY_ROLE.items():
         for given in _settings(stack, setting):
-            if given.on and given.name != only:
+            if given.enabled and given.name != only:
                 yield Problem(given.path, f"{setting} on {given.name}", f"leave it out here, it is for {only}")
 
 
@@ -68,7 +69,7 @@ def settings_stand_on_the_role_that_has_them(stack: Stack) -> Iterator[Problem]:
 def recompute_scheduler_is_on_decode_only(stack: Stack) -> Iterator[Problem]:
     """On prefill it made answers worse; from release 0.23.0 on it is ignored there, and some builds in between refuse it."""
     for given in _settings(stack, "recompute_scheduler_enable"):
-        if given.on and given.name == "prefill":
+        if given.enabled and given.name == "prefill":
             yield Problem(given.path, "true on prefill", "leave it out here, it is for decode")
 
 
@@ -77,7 +78,7 @@ def balance_scheduling_is_off(stack: Stack) -> Iterator[Problem]:
     """It is for engines that do both, prefill and decode. Newer releases refuse it with a KV connector, older ones get stuck."""
     remedy = "leave it out"
     for given in _settings(stack, "enable_balance_scheduling"):
-        if given.on:
+        if given.enabled:
             yield Problem(given.path, f"balance scheduling on {given.name}", remedy)
     for deployment, name, _ in roles(stack):
         variable = environment(deployment, name).get("VLLM_ASCEND_BALANCE_SCHEDULING")
@@ -89,7 +90,7 @@ def balance_scheduling_is_off(stack: Stack) -> Iterator[Problem]:
 def profiled_chunks_need_a_pipeline(stack: Stack) -> Iterator[Problem]:
     """The engine refuses it: chunks are timed to keep the stages of a pipeline equally busy."""
     for given in _settings(stack, "profiling_chunk_config"):
-        if given.on and given.role.parallelism.pp == 1:
+        if given.enabled and given.role.parallelism.pp == 1:
             remedy = "leave it out, or prefill parallelism with pp of at least 2"
             yield Problem(given.path, f"enabled with pp 1 on {given.name}", remedy)
 
@@ -99,7 +100,7 @@ def kv_cache_in_nz_layout_needs_plain_mla(stack: Stack) -> Iterator[Problem]:
     """The engine refuses the layout for every other attention."""
     for given in _settings(stack, "enable_kv_nz"):
         architecture = architecture_of(given.deployment)
-        if architecture and given.on and (architecture.attention != "MLA" or architecture.sparse):
+        if architecture and given.enabled and (architecture.attention != "MLA" or architecture.sparse):
             kind = "sparse attention" if architecture.sparse else architecture.attention
             yield Problem(given.path, f"true for {architecture.name}, which has {kind}", "false, or leave it out")
 
@@ -127,23 +128,31 @@ def finegrained_tp_splits_the_data_parallel_ranks_of_an_expert_model(stack: Stac
 
 
 @rule("PD537", source="vllm-ascend ascend_config.py, FinegrainedTPConfig")
-def output_projection_is_split_in_decode_graphs_without_tp(stack: Stack) -> Iterator[Problem]:
-    """Its exchange buffers are captured with the graph, and can't be split twice; the engine refuses it elsewhere."""
+def output_projection_is_split_in_decode_graphs(stack: Stack) -> Iterator[Problem]:
+    """Its exchange buffers are captured with the graphs of decode; the engine refuses it elsewhere."""
     for given, size, number in _finegrained(stack):
-        tp, graph = given.role.parallelism.tp, given.role.graph
         wrong = [
             *(["on prefill"] if given.name == "prefill" else []),
-            *([f"with tp {tp}"] if tp > 1 else []),
-            *(["without graphs"] if graph == "eager" else []),
+            *(["without graphs"] if given.role.graph == "eager" else []),
         ]
         if size == OPROJ and wrong:
-            yield Problem(given.path, f"{number} {', '.join(wrong)}", "leave it out, or decode with tp 1 and FULL_DECODE_ONLY")
+            yield Problem(given.path, f"{number} {', '.join(wrong)}", "leave it out, or decode with graph FULL_DECODE_ONLY")
+
+
+@rule("PD562", source="vllm-ascend ascend_config.py, FinegrainedTPConfig of v0.10.1rc1 and of main", severity="warning")
+def output_projection_is_split_without_tp(stack: Stack) -> Iterator[Problem]:
+    """What tensor parallelism has split already does not fit these groups. Old and new releases refuse both together, those in
+    between do not look."""
+    for given, size, number in _finegrained(stack):
+        tp = given.role.parallelism.tp
+        if size == OPROJ and tp > 1:
+            yield Problem(given.path, f"{number} with tp {tp}", f"leave it out, or tp 1 with dp {given.role.parallelism.dp * tp}")
 
 
 @rule("PD530", source="vllm-ascend ascend_config.py", severity="warning")
 def finegrained_tp_that_exchanges_tokens_has_the_recompute_scheduler(stack: Stack) -> Iterator[Problem]:
     """All ranks of a group must bring equally many tokens, or they wait for each other for ever; newer releases refuse it."""
-    balanced = {(given.deployment.name, given.name) for given in _settings(stack, "recompute_scheduler_enable") if given.on}
+    balanced = {(given.deployment.name, given.name) for given in _settings(stack, "recompute_scheduler_enable") if given.enabled}
     for given, size, number in _finegrained(stack):
         if size in (OPROJ, EMBEDDING) and given.name == "decode" and (given.deployment.name, given.name) not in balanced:
             yield Problem(given.path, f"{number} without recompute_scheduler_enable", "set that to true, too")
@@ -159,7 +168,7 @@ def settings_of_split_experts_have_expert_and_tensor_parallelism(stack: Stack) -
             *(["no expert parallelism"] if experts and not parallelism.expert_parallel else []),
             *(["tp 1"] if parallelism.tp == 1 else []),
         ]
-        if given.on and lacking:
+        if given.enabled and lacking:
             yield Problem(given.path, f"has no effect with {' and '.join(lacking)}", "leave it out")
 
 
@@ -185,14 +194,14 @@ def reduced_sampling_has_the_whole_language_model_head(stack: Stack) -> Iterator
     """The engine refuses both: either the logits are reduced before they are gathered, or the head is split over other ranks."""
     split = {(given.deployment.name, given.name) for given, size, _ in _finegrained(stack) if size == LMHEAD}
     for given in _settings(stack, "enable_reduce_sample"):
-        if given.on and (given.deployment.name, given.name) in split:
+        if given.enabled and (given.deployment.name, given.name) in split:
             yield Problem(given.path, f"true with {LMHEAD}", "one of the two")
 
 
 @rule("PD561", source="vllm-ascend dyntra_lb_config")
 def dynamic_balancing_is_among_the_ranks_of_one_pod(stack: Stack) -> Iterator[Problem]:
-    """It moves requests between data-parallel ranks that share a server."""
+    """It moves requests between data-parallel ranks that share a server; the engine refuses it where there are none."""
     for given in _settings(stack, "dyntra_lb_config"):
         dp, pods = given.role.parallelism.dp, given.role.pods
-        if given.on and (dp == 1 or pods > 1):
+        if given.enabled and (dp == 1 or pods > 1):
             yield Problem(given.path, f"enabled with dp {dp} in {pods} pods", "leave it out, or dp of at least 2 in one pod")

@@ -6,18 +6,33 @@ from collections.abc import Iterator
 
 import catalog
 from catalog.types import ModelArchitecture
-from models.deployment import ROLES, Deployment, Role, RoleName
+from models.deployment import Deployment
+from models.quantities import amount
+from models.role import ROLES, Role, RoleName
 from models.stack import Stack
 from rules.finding import Problem, alternatives, in_deployment, one_of, rule
+from rules.given import environment, options
 
+DENSE_IS_RESET_SINCE = "0.14.0rc1"
 MLA_GRAPH_HEADS = (32, 64, 128)
 MLA_GRAPHS_OF_ANY_HEADS = "0.11.0rc0"
 HYBRID_CONNECTOR = "MooncakeHybridConnector"
+CONTEXT_FLAGS = ("--hf-overrides", "--rope-scaling")
+LONGER_THAN_THE_MODEL = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 
 
 def architecture_of(deployment: Deployment) -> ModelArchitecture | None:
     """What the catalogue knows of the model that ``deployment`` names."""
     return catalog.models().get(deployment.model.architecture or "")
+
+
+def weight_size(deployment: Deployment) -> float | None:
+    """Bytes of the weight files, at least: as declared, else the smallest that the catalogue has of the architecture. The
+    declaration does not say in which precision they are: vLLM-Ascend finds out by itself (PR #6645)."""
+    if deployment.model.weight_size is not None:
+        return amount(deployment.model.weight_size)
+    architecture = architecture_of(deployment)
+    return min(map(amount, architecture.weights.values()), default=None) if architecture else None
 
 
 def known_architectures(stack: Stack) -> Iterator[tuple[Deployment, ModelArchitecture]]:
@@ -48,12 +63,17 @@ def model_architecture_is_in_the_catalogue(stack: Stack) -> Iterator[Problem]:
             yield Problem(path, f"no model architecture {name!r}", f"one of {one_of(catalog.models(), name)}, or leave it out")
 
 
-@rule("PD511", source="vllm-ascend#8344 and #8345; vLLM core sets data parallelism to 1 for dense models")
+@rule(
+    "PD511",
+    source="vllm-ascend#8344 and #8345; vLLM PR #30739, by its date (December 2025) first in v0.14 of both",
+)
 def dense_model_has_no_data_parallelism(stack: Stack) -> Iterator[Problem]:
-    """The engine ends with "conflicting data parallel size. Expected 1": more instances are the way to scale it."""
+    """vLLM sets the size to 1 for a dense model, and the engine ends with "conflicting data parallel size. Expected 1": more
+    instances are the way to scale it."""
     for deployment, name, role, architecture in _split(stack):
         dp = role.parallelism.dp
-        if architecture.experts is None and dp > 1:
+        reset = not catalog.before(deployment.engine.version, DENSE_IS_RESET_SINCE)
+        if architecture.experts is None and dp > 1 and reset:
             instances = deployment.ratio.of(name) * dp
             path = in_deployment(deployment, name, "parallelism", "dp")
             yield Problem(path, f"{dp} for a dense model", f"1, and a ratio with more instances: {instances} of {name}")
@@ -63,22 +83,31 @@ def dense_model_has_no_data_parallelism(stack: Stack) -> Iterator[Problem]:
 def heads_divide_among_tensor_parallel_ranks(stack: Stack) -> Iterator[Problem]:
     """Each rank computes whole attention heads; fewer key-value heads than ranks are copied, evenly."""
     for deployment, name, role, architecture in _split(stack):
-        tp, heads, pairs = role.parallelism.tp, architecture.attention_heads, architecture.key_value_heads
+        tp, heads, key_value_heads = role.parallelism.tp, architecture.attention_heads, architecture.key_value_heads
         if not _divides(architecture, tp):
-            both = f"{heads} attention heads" + (f" and {pairs} key-value heads" if pairs else "")
-            allowed = alternatives(tp for tp in range(1, heads + 1) if _divides(architecture, tp))
+            both = f"{heads} attention heads" + (f" and {key_value_heads} key-value heads" if key_value_heads else "")
             path = in_deployment(deployment, name, "parallelism", "tp")
-            yield Problem(path, f"{both} do not divide among {tp} ranks", allowed)
+            yield Problem(path, f"{both} do not divide among {tp} ranks", alternatives(tensor_parallel_sizes(architecture)))
+
+
+def tensor_parallel_sizes(architecture: ModelArchitecture) -> Iterator[int]:
+    """Those that the heads allow, the smallest first."""
+    return (tp for tp in range(1, architecture.attention_heads + 1) if _divides(architecture, tp))
+
+
+def data_parallel_sizes(experts: int, tp: int) -> Iterator[int]:
+    """Those with which all ranks hold equally many experts, the smallest first."""
+    return (dp for dp in range(1, experts // tp + 1) if experts % (dp * tp) == 0)
 
 
 def _divides(architecture: ModelArchitecture, tp: int) -> bool:
-    pairs = architecture.key_value_heads
-    return architecture.attention_heads % tp == 0 and (pairs is None or pairs % tp == 0 or tp % pairs == 0)
+    heads, key_value_heads = architecture.attention_heads, architecture.key_value_heads
+    return heads % tp == 0 and (key_value_heads is None or key_value_heads % tp == 0 or tp % key_value_heads == 0)
 
 
-@rule("PD513", source="vLLM --enable-expert-parallel")
+@rule("PD513", source="vLLM ModelConfig, _verify_with_expert_parallelism")
 def expert_parallelism_needs_experts(stack: Stack) -> Iterator[Problem]:
-    """A dense model has nothing to distribute."""
+    """vLLM ends at its start: "Number of experts in the model must be greater than 0"."""
     for deployment, name, role, architecture in _split(stack):
         if role.parallelism.expert_parallel and architecture.experts is None:
             path = in_deployment(deployment, name, "parallelism", "expertParallel")
@@ -91,7 +120,7 @@ def experts_divide_among_all_ranks(stack: Stack) -> Iterator[Problem]:
     for deployment, name, role, architecture in _split(stack):
         experts, tp, dp = architecture.experts, role.parallelism.tp, role.parallelism.dp
         if role.parallelism.expert_parallel and experts is not None and experts % (dp * tp):
-            fitting = alternatives(dp for dp in range(1, experts // tp + 1) if experts % (dp * tp) == 0)
+            fitting = alternatives(data_parallel_sizes(experts, tp))
             path = in_deployment(deployment, name, "parallelism")
             remedy = f"dp {fitting} with tp {tp}" if fitting else f"dp x tp that divides {experts}"
             yield Problem(path, f"{experts} experts do not divide among dp x tp = {dp * tp} ranks", remedy)
@@ -148,12 +177,13 @@ def hybrid_model_does_not_recompute_after_a_failed_load(stack: Stack) -> Iterato
 def context_parallel_ranks_share_copied_heads(stack: Stack) -> Iterator[Problem]:
     """With grouped heads, the ranks that share a sequence are those that would hold a copy of the same key-value head."""
     for deployment, name, role, architecture in _split(stack):
-        pairs, tp, dcp = architecture.key_value_heads, role.parallelism.tp, role.parallelism.dcp
-        if architecture.attention == "GQA" and pairs and dcp > 1 and tp % dcp == 0 and tp < pairs * dcp:
+        heads, tp, dcp = architecture.key_value_heads, role.parallelism.tp, role.parallelism.dcp
+        if architecture.attention == "GQA" and heads and dcp > 1 and tp % dcp == 0 and tp < heads * dcp:
+            copies = max(tp // heads, 1)
             yield Problem(
                 in_deployment(deployment, name, "parallelism", "dcp"),
-                f"{dcp} with tp {tp} and {pairs} key-value heads: there are {max(tp // pairs, 1)} copies of each",
-                f"{max(tp // pairs, 1)}, or a tp of at least {pairs * dcp}",
+                f"{dcp} with tp {tp} and {heads} key-value heads: there are {copies} copies of each",
+                f"{copies}, or a tp of at least {heads * dcp}",
             )
 
 
@@ -165,3 +195,20 @@ def sparse_attention_is_shared_by_all_tensor_parallel_ranks(stack: Stack) -> Ite
         if architecture.sparse and dcp > 1 and dcp != tp and tp % dcp == 0:
             path = in_deployment(deployment, name, "parallelism", "dcp")
             yield Problem(path, f"{dcp} with tp {tp}, for a model with sparse attention", f"{tp}, or leave it out")
+
+
+@rule("PD545", source="vLLM ModelConfig, _get_and_verify_max_len; catalog/models: maxModelLen")
+def longest_sequence_is_one_that_the_model_can(stack: Stack) -> Iterator[Problem]:
+    """vLLM ends at its start: "User-specified max_model_len is greater than the derived max_model_len". It derives that from the
+    config.json beside the weights: where that was edited, the environment variable says that the length is meant."""
+    for deployment, name, _, architecture in _split(stack):
+        longest, given = deployment.model.max_model_len, environment(deployment, name).get(LONGER_THAN_THE_MODEL)
+        extended = any(option.flag in CONTEXT_FLAGS for option in options(deployment, name))
+        allowed = extended or (given is not None and given.value.lower() in ("1", "true"))
+        if architecture.max_model_len is not None and longest > architecture.max_model_len and not allowed:
+            yield Problem(
+                in_deployment(deployment, "model", "maxModelLen"),
+                f"{longest} for {architecture.name}, which can {architecture.max_model_len}",
+                f"at most {architecture.max_model_len}, or scaled rope by {CONTEXT_FLAGS[0]}; "
+                f'engine: {{env: {{{LONGER_THAN_THE_MODEL}: "1"}}}} where config.json has it already',
+            )

@@ -7,7 +7,8 @@ from fractions import Fraction
 
 import catalog
 from models.autoscaling import Autoscaling, Scaling
-from models.deployment import ROLES, Deployment
+from models.deployment import Deployment
+from models.role import ROLES
 from models.stack import Stack
 from render.autoscaling import ratio_bounds
 from rules.finding import Path, Problem, in_deployment, one_of, rule
@@ -108,16 +109,19 @@ def roles_go_to_zero_together(stack: Stack) -> Iterator[Problem]:
 def what_goes_to_zero_comes_back(stack: Stack) -> Iterator[Problem]:
     """A metric of the pods is gone with the last pod, and the autoscaler then leaves everything as it is, for ever."""
     for path, _, scaling, _ in _scalings(stack):
-        outside = [name for name, source in scaling.metric_sources.items() if source.prometheus]
-        if scaling.min == 0 and not outside:
+        if scaling.min == 0 and not _sees_the_load_without_pods(scaling):
             yield Problem((*path, "min"), "0 with metrics of the pods only", "1, or a metric with a source in Prometheus")
+
+
+def _sees_the_load_without_pods(scaling: Scaling) -> bool:
+    return any(source.prometheus for source in scaling.metric_sources.values())
 
 
 @rule("PD835", source="Kthena v1.0.0 pkg/kthena-router/router/router.go: no Ready pod is 404", severity="warning")
 def there_is_always_somebody_to_answer(stack: Stack) -> Iterator[Problem]:
     """At zero the router keeps no request until a model is loaded again: each is answered with 404."""
     for path, _, scaling, _ in _scalings(stack):
-        if scaling.min == 0:
+        if scaling.min == 0 and _sees_the_load_without_pods(scaling):
             yield Problem((*path, "min"), "at 0 requests are refused until a model is loaded again", "1")
 
 

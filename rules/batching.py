@@ -87,7 +87,8 @@ def decode_batch_is_sized_for_decoding(stack: Stack) -> Iterator[Problem]:
     """Activations and the exchange between experts get memory for the largest batch, which is lost to the KV cache."""
     for deployment in stack.deployments.values():
         batching, step = deployment.decode.batching, tokens_per_decode_step(deployment, "decode")
-        if deployment.decode.parallelism.expert_parallel and batching.max_num_batched_tokens > LARGEST_DECODE_BATCH:
+        largest = max(LARGEST_DECODE_BATCH, step or 0)
+        if deployment.decode.parallelism.expert_parallel and batching.max_num_batched_tokens > largest:
             yield Problem(
                 in_deployment(deployment, "decode", "batching", "maxNumBatchedTokens"),
                 f"{batching.max_num_batched_tokens} on decode",

@@ -1,4 +1,4 @@
-"""NPUs: the family and what the cluster has of it."""
+"""Whether the servers hold what is declared."""
 
 from __future__ import annotations
 
@@ -8,87 +8,79 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import catalog
-from models.deployment import ROLES, Deployment, Role, RoleName
+from models.deployment import Deployment
 from models.quantities import LAST_PORT
+from models.role import ROLES, Role, RoleName
 from models.stack import Stack
-from rules.finding import Problem, in_deployment, one_of, roles, rule
+from rules.finding import Problem, in_deployment, roles, rule
+from rules.npu import family_of
 from rules.parallelism import PREFILL_PODS_SINCE
 from rules.ports import declared_ports
-
-
-@rule("PD101", source="catalog/npu")
-def npu_family_is_in_the_catalogue(stack: Stack) -> Iterator[Problem]:
-    """The family decides resource name, mounts, image; the device plugin the resource's name."""
-    npu, families = stack.cluster.npu, catalog.npu_families()
-    if npu.family not in families:
-        yield Problem(("cluster", "npu", "family"), f"no NPU family {npu.family!r}", f"one of {one_of(families, npu.family)}")
-    elif npu.device_plugin not in families[npu.family].device_plugins:
-        known = one_of(families[npu.family].device_plugins, npu.device_plugin)
-        yield Problem(("cluster", "npu", "devicePlugin"), f"no device plugin {npu.device_plugin!r}", f"one of {known}")
-
-
-@rule("PD103", source="vLLM-Ascend P/D feature status")
-def npu_family_serves_prefill_and_decode(stack: Stack) -> Iterator[Problem]:
-    """Nobody has shown P/D on it: no connector is tested there, and graphs and kernels that decode relies on are missing."""
-    if not catalog.npu_families()[stack.cluster.npu.family].serves_prefill_decode:
-        able = [name for name, family in catalog.npu_families().items() if family.serves_prefill_decode]
-        yield Problem(("cluster", "npu", "family"), f"no P/D on {stack.cluster.npu.family}", f"one of {one_of(able)}")
-
-
-@rule("PD104", source="catalog/npu: chips, and HAMi's resource names")
-def npu_chip_is_known_where_it_matters(stack: Stack) -> Iterator[Problem]:
-    """Of a family with several chips the chip decides the memory of a die; with HAMi the resource has its name, and without it
-    no server has what the pods ask for."""
-    npu = stack.cluster.npu
-    family, path = catalog.npu_families()[npu.family], ("cluster", "npu", "chip")
-    needed = "{chip}" in family.device_plugins[npu.device_plugin].resource
-    if npu.chip is None and needed:
-        yield Problem(path, f"the resource name of {npu.device_plugin} has the chip in it", f"one of {one_of(family.chips)}")
-    elif npu.chip is not None and npu.chip not in family.chips:
-        known = f"one of {one_of(family.chips, npu.chip)}" if family.chips else "leave it out"
-        yield Problem(path, f"{npu.family} has no chip {npu.chip!r}", known)
 
 
 @rule("PD102", source="Kubernetes scheduling")
 def cluster_has_the_npus(stack: Stack) -> Iterator[Problem]:
     """Pods go whole onto servers; one that finds none stays Pending and `up` waits."""
-    dies = catalog.npu_families()[stack.cluster.npu.family].dies_per_node
-    fits = True
+    family = family_of(stack)
     for deployment, name, role in roles(stack):
-        fits = fits and _is_split(role) and role.npus_per_pod <= dies
-        if _is_split(role) and role.npus_per_pod > dies:
+        if family and _is_split(role) and role.npus_per_pod > family.dies_per_node:
             yield Problem(
                 in_deployment(deployment, name, "parallelism"),
-                f"{role.npus_per_pod} NPUs for one pod, a server of family {stack.cluster.npu.family} has {dies}",
-                _smaller_pods(deployment, name, dies),
+                f"{role.npus_per_pod} NPUs for one pod, a server of family {family.family} has {family.dies_per_node}",
+                _smaller_pods(deployment, name, family.dies_per_node),
             )
-    nodes = stack.cluster.npu.nodes
-    if nodes is None or not fits:
+    yield from (shortage.problem for shortage in _shortages(stack) if shortage.certain)
+
+
+@rule("PD106", source="Kubernetes scheduling", severity="warning")
+def pods_can_be_placed_on_the_servers(stack: Stack) -> Iterator[Problem]:
+    """There are enough NPUs, but no way was found to put all pods whole onto the servers, the largest of each group first. The
+    scheduler looks no harder: what is left over lies in pieces that are too small, and a pod stays Pending."""
+    yield from (shortage.problem for shortage in _shortages(stack) if not shortage.certain)
+
+
+class _Shortage(NamedTuple):
+    problem: Problem
+    certain: bool
+    """whatever the order in which the pods are placed"""
+
+
+def _shortages(stack: Stack) -> Iterator[_Shortage]:
+    """The first group of each deployment that finds no place."""
+    family, nodes = family_of(stack), stack.cluster.npu.nodes
+    dies = family.dies_per_node if family else 0
+    if nodes is None or any(not _is_split(role) or role.npus_per_pod > dies for _, _, role in roles(stack)):
         return
-    servers = Servers((), nodes, dies)
-    total = sum(deployment.npus for deployment in stack.deployments.values())
+    servers, taken = Servers((), nodes, dies), Counter[Room]()
+    everything = Counter[Room]()
     for deployment in stack.deployments.values():
-        needed = deployment.npus // deployment.groups
+        everything.update({pod: count * deployment.groups for pod, count in _pods(deployment).items()})
+    enough = max(nodes + 1, _fewest_servers(everything, dies))
+    for deployment in stack.deployments.values():
+        pods = _pods(deployment)
         for group in range(deployment.groups):
-            placed = servers.less(_pods(deployment)) if needed <= servers.free else None
+            certain = _fewest_servers(taken + pods, dies) > nodes
+            placed = None if certain else servers.less(pods)
             if placed is None:
                 alone = " on a server of its own, as they share the host's ports" if deployment.host_network else ""
-                yield Problem(
+                problem = Problem(
                     in_deployment(deployment, "ratio" if group == 0 else "groups"),
-                    f"group {group} of {deployment.ratio} needs {needed} NPUs in pods of "
+                    f"group {group} of {deployment.ratio} needs {deployment.npus // deployment.groups} NPUs in pods of "
                     f"{_counted(deployment)}, each{alone or ' whole on one server'}; "
                     f"the cluster has {nodes} servers of {dies}, and {servers.free} NPUs are left for it",
-                    "a lower ratio, fewer groups or less parallelism; or kthena-pd:cluster.npu.nodes of at least "
-                    f"{max(nodes + 1, -(-total // dies))} if there are more servers",
+                    f"{_fewer_pods(deployment, dies)}a lower ratio, fewer groups or less parallelism; or "
+                    f"kthena-pd:cluster.npu.nodes of at least {enough} if there are more servers",
                 )
+                yield _Shortage(problem, certain)
                 break
-            servers = placed
+            servers, taken = placed, taken + pods
 
 
 @rule("PD105", source="Kubernetes scheduling; Kthena v1.0.0 autoscaler", severity="warning")
 def servers_are_there_for_what_autoscaling_may_ask(stack: Stack) -> Iterator[Problem]:
     """Pods beyond the servers stay Pending, just when the load is highest."""
-    nodes, dies = stack.cluster.npu.nodes, catalog.npu_families()[stack.cluster.npu.family].dies_per_node
+    family, nodes = family_of(stack), stack.cluster.npu.nodes
+    dies = family.dies_per_node if family else 0
     declared = sum(deployment.npus for deployment in stack.deployments.values())
     most = {deployment.name: _most_npus(deployment) for deployment in stack.deployments.values()}
     total = sum(most.values())
@@ -118,11 +110,23 @@ def _smaller_pods(deployment: Deployment, name: RoleName, dies: int) -> str:
     role, parallelism = deployment.role(name), deployment.role(name).parallelism
     if parallelism.npus_per_rank > dies:
         return f"a rank is never split over servers: make tp x pp at most {dies}"
-    fewest = range(-(-parallelism.npus // dies), min(parallelism.dp, LAST_PORT) + 1)  # each rank has a port
-    pods = next((pods for pods in fewest if parallelism.dp % pods == 0), None)
+    pods = _fewest_pods(role, dies)
     early = name == "prefill" and catalog.before(deployment.engine.version, PREFILL_PODS_SINCE)
     release = f" from engine.version v{PREFILL_PODS_SINCE} on" if early else ""
     return (f"pods: {pods}{release}, or " if pods else "") + f"dp x tp x pp of at most {dies * role.pods}"
+
+
+def _fewest_pods(role: Role, dies: int) -> int | None:
+    """Pods of one instance that have an equal share of its ranks, each on a server."""
+    parallelism = role.parallelism
+    enough = range(-(-parallelism.npus // dies), min(parallelism.dp, LAST_PORT) + 1)  # each rank has a port
+    return next((pods for pods in enough if parallelism.dp % pods == 0), None)
+
+
+def _fewer_pods(deployment: Deployment, dies: int) -> str:
+    fewest = {name: _fewest_pods(deployment.role(name), dies) for name in ROLES}
+    fewer = [f"{name}.pods: {pods}" for name, pods in fewest.items() if pods and pods < deployment.role(name).pods]
+    return f"{' and '.join(fewer)}, or " if fewer else ""
 
 
 def _counted(deployment: Deployment) -> str:
@@ -140,6 +144,24 @@ class Room(NamedTuple):
     host_ports: frozenset[int]
 
 
+def _fewest_servers(pods: Counter[Room], dies: int) -> int:
+    """A number of servers below which the pods can't be placed in any way."""
+    sizes, ports = Counter[int](), Counter[int]()
+    for pod, count in pods.items():
+        sizes[pod.dies] += count
+        ports.update(dict.fromkeys(pod.host_ports, count))
+    return max([0, *(_servers_of_pods_from(size, sizes, dies) for size in sizes), *ports.values()])
+
+
+def _servers_of_pods_from(size: int, sizes: Counter[int], dies: int) -> int:
+    """Servers that the pods of at least this size need, by their dies and by how many of them a server holds."""
+    least = min(size, max(dies // 2, 1))
+    alone = sum(count for other, count in sizes.items() if other > dies - least)  # no other of them fits beside it
+    together = {other: count for other, count in sizes.items() if least <= other <= dies - least}
+    filled = -(-sum(other * count for other, count in together.items()) // dies)
+    return alone + max(filled, -(-sum(together.values()) // (dies // least)))
+
+
 @dataclass(frozen=True)
 class Servers:
     """What is left of the cluster."""
@@ -155,10 +177,10 @@ class Servers:
         """Dies that are left."""
         return self.unused * self.dies + sum(room.dies for room in self.begun)
 
-    def less(self, pods: list[Room]) -> Servers | None:
-        """What is left after pods were put on them, largest first, each where it leaves least; None if they don't fit."""
+    def less(self, pods: Counter[Room]) -> Servers | None:
+        """What is left after pods were put on them, largest first, each where it leaves least; None where one found no place."""
         begun, unused = list(self.begun), self.unused
-        for pod in sorted(pods, key=lambda pod: -pod.dies):
+        for pod in sorted(pods.elements(), key=lambda pod: -pod.dies):
             fitting = [room for room in begun if room.dies >= pod.dies and not room.host_ports & pod.host_ports]
             if fitting:
                 best = min(fitting, key=lambda room: room.dies)
@@ -173,12 +195,12 @@ class Servers:
         return Servers(tuple(begun), unused, self.dies)
 
 
-def _pods(deployment: Deployment) -> list[Room]:
+def _pods(deployment: Deployment) -> Counter[Room]:
     """What each pod of one group takes. With the host's network every declared port is a port of the server."""
-    pods: list[Room] = []
+    pods = Counter[Room]()
     for name in ROLES:
         role, instances = deployment.role(name), deployment.ratio.of(name)
         for worker, count in ((False, instances), (True, instances * (role.pods - 1))):
             ports = declared_ports(deployment, name, worker=worker) if deployment.host_network else frozenset()
-            pods += [Room(role.npus_per_pod, ports)] * count
-    return pods
+            pods[Room(role.npus_per_pod, ports)] += count
+    return +pods

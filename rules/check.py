@@ -9,7 +9,7 @@ from typing import Any
 
 import catalog
 from models.stack import Stack
-from rules import (
+from rules import (  # noqa: F401 - each registers its rules
     additional_config,
     architecture,
     autoscaling,
@@ -18,88 +18,41 @@ from rules import (
     engine,
     environment,
     escape_hatch,
+    lifecycle,
     memory,
     names,
+    npu,
     parallelism,
     pod_template,
     ports,
-    recovery,
     resources,
     rollout,
     routing,
     scheduling,
     shape,
     speculative,
-    timeouts,
     weights,
 )
-from rules.finding import Check, Finding, Path, Rule, StackError, in_deployment, in_order, one_of, refuse_errors
-from rules.source import Place, Source
+from rules.finding import RULES, Check, Finding, Path, StackError, in_deployment, in_order, one_of, refuse_errors
+from rules.source import FILE, Place, Source
 
-_SUBJECTS = (
-    additional_config,
-    architecture,
-    autoscaling,
-    batching,
-    capacity,
-    engine,
-    environment,
-    escape_hatch,
-    memory,
-    names,
-    parallelism,
-    pod_template,
-    ports,
-    recovery,
-    resources,
-    rollout,
-    routing,
-    scheduling,
-    speculative,
-    timeouts,
-    weights,
+ACCEPTANCE = Check(
+    "PD003",
+    "error",
+    "rules/",
+    "what is accepted occurs",
+    "An acceptance that is left standing hides the next finding of its code. Of a warning it is one itself.",
 )
-RULES: tuple[Rule, ...] = tuple(found for subject in _SUBJECTS for found in vars(subject).values() if isinstance(found, Rule))
-CHECKS: tuple[Check, ...] = (
-    Check(
-        "PD000",
-        "error",
-        "Pulumi's project files, read by gopkg.in/yaml.v3",
-        "stack file can be read",
-        "Nothing in it can be checked before it is YAML of a reasonable size, every key stands once, and no value is encrypted.",
-    ),
-    Check(
-        "PD001",
-        "error",
-        "models/",
-        "every key is known and every value fits",
-        "A misspelt key would leave the default in place, and what does not fit fails in the cluster or at the engine's start.",
-    ),
-    Check(
-        "PD002",
-        "error",
-        "catalog/recipes",
-        "recipe is in the catalogue",
-        "Without its recipe nothing is known of the deployment.",
-    ),
-    Check(
-        "PD003",
-        "error",
-        "rules/",
-        "what is accepted occurs",
-        "An acceptance that is left standing hides the next finding of its code. Of a warning it is one itself.",
-    ),
-    Check(
-        "PD004",
-        "error",
-        "Pulumi's Kubernetes provider",
-        "context is in the kubeconfig",
-        "Pulumi keeps the context in its state, and would look for the cluster there at every later run. `pd check` reads no "
-        "kubeconfig and leaves this to `pulumi preview` and `pulumi up`.",
-    ),
-    *sorted(RULES, key=lambda rule: rule.code),
+CONTEXT = Check(
+    "PD004",
+    "error",
+    "Pulumi's Kubernetes provider",
+    "context is in the kubeconfig",
+    "Pulumi keeps the context in its state, and would look for the cluster there at every later run. `pd check` reads no "
+    "kubeconfig and leaves this to `pulumi preview` and `pulumi up`.",
 )
-"""Everything that has a code, in the order of the codes."""
+CHECKS: tuple[Check, ...] = (FILE, shape.SHAPE, shape.RECIPE, ACCEPTANCE, CONTEXT, *sorted(RULES, key=lambda rule: rule.code))
+"""Everything that has a code, in the order of the codes"""
 
 
 def read_file(file: File) -> tuple[Stack, list[Finding]]:
@@ -148,7 +101,7 @@ def require_context(stack: Stack, contexts: Collection[str]) -> None:
     context = stack.cluster.context
     if context is not None and context not in contexts:
         remedy = f"one of {one_of(contexts, context)}; KUBECONFIG says where they are looked for"
-        raise StackError([Finding("PD004", ("cluster", "context"), f"the kubeconfig has no context {context!r}", remedy)])
+        raise StackError([Finding(CONTEXT.code, ("cluster", "context"), f"the kubeconfig has no context {context!r}", remedy)])
 
 
 def _placed(finding: Finding, name: str, places: Mapping[Path, Place]) -> Finding:
@@ -159,10 +112,7 @@ def _placed(finding: Finding, name: str, places: Mapping[Path, Place]) -> Findin
 
 
 def check(stack: Stack) -> list[Finding]:
-    """Findings of all rules less the accepted warnings. NPUs that are not in the catalogue hide what depends on them."""
-    unknown = list(capacity.npu_family_is_in_the_catalogue(stack))
-    if unknown:
-        return unknown
+    """Findings of all rules less the accepted warnings."""
     found = [finding for rule in RULES for finding in rule(stack)]
     return [finding for finding in found if not _is_accepted(stack, finding)] + list(_useless_acceptances(stack, found))
 
@@ -184,6 +134,6 @@ def _useless_acceptances(stack: Stack, found: Sequence[Finding]) -> Iterator[Fin
             path = in_deployment(deployment, "accept", code)
             if severities.get(code) != "warning":
                 problem = f"{code} is an error, which can't be accepted" if code in severities else f"there is no rule {code}"
-                yield Finding("PD003", path, problem, "leave it out")
+                yield Finding(ACCEPTANCE.code, path, problem, "leave it out")
             elif (code, deployment.name) not in occurring:
-                yield Finding("PD003", path, f"there is no {code} here to accept", "leave it out", "warning")
+                yield Finding(ACCEPTANCE.code, path, f"there is no {code} here to accept", "leave it out", "warning")

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import catalog
 from models.deployment import Deployment
 from models.quantities import amount
+from models.role import Role, RoleName
 from models.stack import Stack
 from rules.architecture import HYBRID_CONNECTOR, known_architectures
 from rules.finding import Path, Problem, in_deployment, one_of, roles, rule
-from rules.given import environment, options
+from rules.given import environment
+from rules.npu import family_of
 
 POOL_CONNECTOR = "AscendStoreConnector"
 MOONCAKE_IN_OFFICIAL_IMAGES = "0.11.0rc0"
+NEARLY_THE_SAME = 0.85
+"""Likeness of two names as difflib measures it"""
 _RELEASE = re.compile(r"v\d+\.\d+\.\d+(?:rc\d+|\.post\d+)?")
 _TAGGED_BY_RELEASE = ("vllm-ascend", "kthena-engine")
 
@@ -25,39 +30,67 @@ def connector_is_in_the_engine_release(stack: Stack) -> Iterator[Problem]:
     for deployment in stack.deployments.values():
         known = catalog.engine().connectors.get(deployment.kv_transfer.connector)
         if known and known.unusable is None and not _registers(deployment, deployment.kv_transfer.connector):
-            early = catalog.before(deployment.engine.version, known.since)
             yield Problem(
                 in_deployment(deployment, "engine", "version"),
                 f"{deployment.engine.version} does not have {deployment.kv_transfer.connector}",
-                f"v{known.since} or newer" if early else f"one before v{known.until}",
+                f"v{known.since} or newer",
             )
 
 
 def _registers(deployment: Deployment, connector: str) -> bool:
     """Whether the declared release has a connector of the catalogue."""
-    known, release = catalog.engine().connectors[connector], deployment.engine.version
-    return not catalog.before(release, known.since) and (known.until is None or catalog.before(release, known.until))
+    return not catalog.before(deployment.engine.version, catalog.engine().connectors[connector].since)
 
 
 @rule("PD202", source="catalog/engine.yaml", severity="warning")
 def nothing_is_set_that_the_release_no_longer_reads(stack: Stack) -> Iterator[Problem]:
     """Such a setting has no effect any more, and whoever reads the stack file believes that it has."""
     for deployment, name, role in roles(stack):
-        given: dict[str, Mapping[str, Path]] = {
-            "env": {variable: value.path for variable, value in environment(deployment, name).items()},
-            "additionalConfig": {key: in_deployment(deployment, name, "additionalConfig", key) for key in role.additional_config},
-            "extraArgs": {option.flag: option.path for option in options(deployment, name)},
-        }
+        given = {"env": _variables(deployment, name), "additionalConfig": _additional_config(deployment, name, role)}
         for removed in catalog.engine().removed:
             path = given[removed.kind].get(removed.name)
             if path and not catalog.before(deployment.engine.version, removed.since):
                 yield Problem(path, f"vLLM-Ascend reads it no more since v{removed.since}", removed.instead)
 
 
+def _variables(deployment: Deployment, name: RoleName) -> dict[str, Path]:
+    """Environment of one role's engines, and where each variable is declared."""
+    return {variable: given.path for variable, given in environment(deployment, name).items()}
+
+
+def _additional_config(deployment: Deployment, name: RoleName, role: Role) -> dict[str, Path]:
+    return {key: in_deployment(deployment, name, "additionalConfig", key) for key in role.additional_config}
+
+
+@rule("PD315", source="catalog/settings.yaml", severity="warning")
+def settings_are_not_misspelled(stack: Stack) -> Iterator[Problem]:
+    """A variable that nobody reads has no effect, and nothing says so; a setting that vLLM-Ascend does not know has none in older
+    releases and ends the newest at their start. Only what is nearly a known name is reported: others may be somebody's own."""
+    known = catalog.settings()
+    removed = {kind: [one.name for one in catalog.engine().removed if one.kind == kind] for kind in ("env", "additionalConfig")}
+    for deployment, name, role in roles(stack):
+        yield from _misspelled(_variables(deployment, name), [*known.environment, *removed["env"]])
+        settings = _additional_config(deployment, name, role)
+        yield from _misspelled(settings, [*known.additional_config, *removed["additionalConfig"]])
+        for setting, path in settings.items():
+            inside, names = role.additional_config[setting], known.additional_config.get(setting)
+            if isinstance(inside, Mapping) and names:
+                yield from _misspelled({key: (*path, key) for key in inside}, names)
+
+
+def _misspelled(given: Mapping[str, Path], known: Collection[str]) -> Iterator[Problem]:
+    folded = {name.lower(): name for name in known}
+    for name in given.keys() - set(known):
+        for near in difflib.get_close_matches(name.lower(), folded, n=1, cutoff=NEARLY_THE_SAME):
+            yield Problem(given[name], f"nobody reads {name}", f"did you mean {folded[near]}?")
+
+
 @rule("PD203", source="vLLM-Ascend installation guide, image tags")
 def official_image_is_built_for_the_npu_family(stack: Stack) -> Iterator[Problem]:
     """An image of another family has other kernels: the engine ends at its start, on every node."""
-    official, family = catalog.engine().image, catalog.npu_families()[stack.cluster.npu.family]
+    official, family = catalog.engine().image, family_of(stack)
+    if family is None:
+        return
     own = family.image_suffixes
     others = tuple({suffix for other in catalog.npu_families().values() for suffix in other.image_suffixes} - {*own, ""})
     for deployment in stack.deployments.values():
@@ -150,7 +183,7 @@ def pool_master_is_one_for_all_engines(stack: Stack) -> Iterator[Problem]:
 @rule("PD210", source="catalog/engine.yaml: releases", severity="warning")
 def engine_release_is_one_that_the_catalogue_covers(stack: Stack) -> Iterator[Problem]:
     """What older or newer releases read, and call their settings, has not been looked up: rules may be wrong for them."""
-    known = list(catalog.engine().releases)
+    known = catalog.engine().releases
     for deployment in stack.deployments.values():
         release = deployment.engine.version
         if catalog.before(release, known[0]) or catalog.before(known[-1], release.removeprefix("v")):
@@ -158,7 +191,7 @@ def engine_release_is_one_that_the_catalogue_covers(stack: Stack) -> Iterator[Pr
             yield Problem(path, f"{release} is not known here", f"one from v{known[0]} to v{known[-1]}")
 
 
-@rule("PD211", source="vLLM-Ascend and Kthena image tags")
+@rule("PD211", source="vLLM-Ascend and Kthena image tags", severity="warning")
 def image_is_of_the_declared_release(stack: Stack) -> Iterator[Problem]:
     """Rules and rendering go by engine.version: flags, KV transfer keys and environment would be those of another release."""
     for deployment in stack.deployments.values():
@@ -179,3 +212,15 @@ def image_has_mooncake(stack: Stack) -> Iterator[Problem]:
             path = in_deployment(deployment, "engine", "image")
             remedy = "ghcr.io/volcano-sh/kthena-engine:vllm-ascend_v0.10.1rc1_mooncake_v0.3.5 and its engine.version, or v0.11.0"
             yield Problem(path, f"the official image of {release} has no Mooncake", remedy)
+
+
+@rule("PD214", source="Kubernetes images: a reference without a tag is :latest", severity="warning")
+def image_has_a_tag_or_a_digest(stack: Stack) -> Iterator[Problem]:
+    """Each node pulls what is the latest then: prefill and decode may run different releases, and a restart yet another."""
+    for deployment in stack.deployments.values():
+        repository, tag = _image(deployment)
+        image = deployment.engine.image or ""
+        # a name that no registry has may stand for a whole reference that is not known yet
+        if "/" in repository and not tag and "@" not in image:
+            path = in_deployment(deployment, "engine", "image")
+            yield Problem(path, f"{image} is {image}:latest", f"a tag, such as {image}:{deployment.engine.version}, or a digest")

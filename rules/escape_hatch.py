@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from itertools import takewhile
 
-from models.deployment import ROLES
+from models.role import ROLES
 from models.stack import Stack
 from render.arguments import derived_flags
 from render.pods import derived_env
-from rules.finding import Problem, roles, rule
-from rules.given import MOST_VALUES, Option, arguments, environment, is_flag, kinds, meant, options
+from rules.finding import Problem, did_you_mean, roles, rule
+from rules.given import MOST_VALUES, Option, arguments, environment, is_flag, kinds, long_flag, options
 
 KTHENA_ENV = frozenset({"ENTRY_ADDRESS", "GROUP_SIZE", "WORKER_INDEX"})
 """Set by Kthena in every container, over the user's (v1.0.0 model_serving_controller)"""
@@ -80,10 +79,10 @@ def extra_args_repeat_no_derived_flag(stack: Stack) -> Iterator[Problem]:
     short forms."""
     for deployment, role, _ in roles(stack):
         derived = derived_flags(deployment, role)
-        for argument, path in arguments(deployment, role):
-            flag = meant(argument)
+        for word in arguments(deployment, role):
+            flag = long_flag(word.value)
             if flag in derived or f"--no-{flag[2:]}" in derived:
-                yield Problem(path, f"{argument}: {flag} follows from the declaration", _declared_by(flag, str(path[2])))
+                yield Problem(word.path, f"{word.value}: {flag} follows from the declaration", _declared_by(flag, word.place))
 
 
 def _declared_by(flag: str, place: str) -> str:
@@ -114,7 +113,7 @@ def arguments_that_both_roles_must_agree_on_are_equal(stack: Stack) -> Iterator[
         given = {role: {option.flag: option for option in options(deployment, role)} for role in ROLES}
         for role, other in zip(ROLES, reversed(ROLES), strict=True):
             for flag, option in given[role].items():
-                if flag in OF_BOTH_ROLES and option.path[2] == role and not _are_equal(option, given[other].get(flag)):
+                if flag in OF_BOTH_ROLES and option.place == role and not _are_equal(option, given[other].get(flag)):
                     remedy = f"give it to both: engine: {{extraArgs: [{', '.join(_words(option))}]}}"
                     yield Problem(option.path, f"{flag} of {role} is not that of {other}", remedy)
 
@@ -146,7 +145,7 @@ def _as_flag(word: str) -> str:
     flag, _, value = word.partition(" ")
     if is_flag(flag):
         return f"two words: [{flag}, {value}]"
-    flag = meant(f"--{word}")
+    flag = long_flag(f"--{word}")
     return f"{flag}, with its dashes" if flag in kinds() else "leave it out"
 
 
@@ -156,6 +155,5 @@ def extra_args_are_known_to_vllm(stack: Stack) -> Iterator[Problem]:
     for deployment, role, _ in roles(stack):
         for option in options(deployment, role):
             if option.kind is None:
-                near = difflib.get_close_matches(option.flag, kinds(), n=1)
-                remedy = f"did you mean {near[0]}?" if near else "leave it out, or accept it if the release has it"
+                remedy = did_you_mean(option.flag, kinds(), "leave it out, or accept it if the release has it")
                 yield Problem(option.path, f"{option.written} is no flag of vLLM", remedy)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from models.deployment import ROLES, Deployment, Role, RoleName
+from models.deployment import Deployment
+from models.role import ROLES, Role, RoleName
 from models.stack import Stack
 
 PROJECT = "kthena-pd"
@@ -86,9 +88,19 @@ class Rule(Check):
             yield Finding(self.code, path, what, remedy, self.severity)
 
 
+RULES: list[Rule] = []
+"""All rules of the modules that are imported: :mod:`rules.check` imports each"""
+
+
 def rule(code: str, source: str, severity: Severity = "error") -> Callable[[Callable[[Stack], Iterator[Problem]]], Rule]:
     """Make a rule of a function: its name says what holds, its docstring what goes wrong otherwise."""
-    return lambda find: Rule(code, severity, source, find.__name__.replace("_", " "), inspect.cleandoc(find.__doc__ or ""), find)
+
+    def register(find: Callable[[Stack], Iterator[Problem]]) -> Rule:
+        name, why = find.__name__.replace("_", " "), inspect.cleandoc(find.__doc__ or "")
+        RULES.append(made := Rule(code, severity, source, name, why, find))
+        return made
+
+    return register
 
 
 class StackError(Exception):
@@ -139,6 +151,18 @@ def roles(stack: Stack) -> Iterator[tuple[Deployment, RoleName, Role]]:
 def alternatives(values: Iterable[object]) -> str:
     """Values of which any is right, for a remedy."""
     return " or ".join(map(str, values))
+
+
+def shown(value: object) -> str:
+    """A value as it stands in the stack file, no longer than a line."""
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}..."  # noqa: PLR2004 - a line
+
+
+def did_you_mean(given: object, names: Iterable[str], otherwise: str) -> str:
+    """The name that looks like what was given, for a remedy; ``otherwise`` where none does."""
+    nearest = difflib.get_close_matches(str(given), names, n=1)
+    return f"did you mean {nearest[0]}?" if nearest else otherwise
 
 
 def one_of(names: Iterable[str], given: object = "") -> str:

@@ -8,7 +8,8 @@ from functools import cache
 from typing import NamedTuple
 
 import catalog
-from models.deployment import Deployment, RoleName
+from models.deployment import Deployment
+from models.role import RoleName
 from rules.finding import Path, in_deployment
 
 MOST_VALUES = {"flag": 0, "boolean": 0, "optional": 1} | dict.fromkeys(("int", "count", "float", "string", "json", "object"), 1)
@@ -20,6 +21,11 @@ class Given(NamedTuple):
 
     value: str
     path: Path
+
+    @property
+    def place(self) -> str:
+        """Where it is declared: engine, or the role."""
+        return str(self.path[2])
 
     @property
     def number(self) -> int | None:
@@ -35,6 +41,11 @@ class Option(NamedTuple):
     written: str
     values: tuple[Given, ...]
     path: Path
+
+    @property
+    def place(self) -> str:
+        """Where it is declared: engine, or the role."""
+        return str(self.path[2])
 
     @property
     def kind(self) -> str | None:
@@ -57,14 +68,6 @@ def environment(deployment: Deployment, role: RoleName) -> dict[str, Given]:
     }
 
 
-def variable(deployment: Deployment, role: RoleName, name: str) -> Given | None:
-    """One variable of :func:`environment`."""
-    for place, declared in ((role, deployment.role(role)), ("engine", deployment.engine)):
-        if name in declared.env:
-            return Given(declared.env[name], in_deployment(deployment, place, "env", name))
-    return None
-
-
 def arguments(deployment: Deployment, role: RoleName) -> list[Given]:
     """Words of vLLM's command line in their order: those of both roles, then the role's own."""
     return [
@@ -81,7 +84,7 @@ def options(deployment: Deployment, role: RoleName) -> Iterator[Option]:
     for index, end in zip(flags, [*flags, len(words)][1:], strict=True):
         written, attached, value = re.sub(r"^-O(\d)$", r"-O=\1", words[index].value).partition("=")
         own = [Given(value, words[index].path)] if attached else []
-        yield Option(meant(written), written, (*own, *words[index + 1 : end]), words[index].path)
+        yield Option(long_flag(written), written, (*own, *words[index + 1 : end]), words[index].path)
 
 
 def is_flag(word: str) -> bool:
@@ -89,7 +92,7 @@ def is_flag(word: str) -> bool:
     return bool(re.match(r"--?[a-zA-Z]", word)) and " " not in word.partition("=")[0]
 
 
-def meant(written: str) -> str:
+def long_flag(written: str) -> str:
     """The flag that vLLM understands by a word: ``_`` is ``-``, ``--X.key`` a part of ``--X``, ``--no-X`` its opposite."""
     word = written.partition("=")[0].partition(".")[0].replace("_", "-")
     word = "-O" if re.fullmatch(r"-O\d*", word) else word

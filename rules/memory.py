@@ -6,20 +6,21 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import catalog
 from catalog.types import ModelArchitecture
-from models.cluster import Npu
-from models.deployment import Deployment, RoleName
+from models.deployment import Deployment
 from models.quantities import amount
-from models.role import Role
+from models.role import Parallelism, Role, RoleName
 from models.stack import Stack
 from render.arguments import tokens_per_decode_step
-from rules.architecture import architecture_of, known_architectures
+from rules.architecture import architecture_of, data_parallel_sizes, known_architectures, tensor_parallel_sizes, weight_size
 from rules.finding import Problem, in_deployment, roles, rule
 from rules.given import Given, environment
+from rules.npu import family_of
 
 WEIGHTS_SHARE = 0.75
 """of what the engine may use: the rest is for the KV cache, activations and communication buffers"""
+USUAL_UTILIZATION = 0.9
+"""vLLM --gpu-memory-utilization where it is not declared"""
 DEFAULT_BUFFER = "200"
 """HCCL's buffer size where HCCL_BUFFSIZE is not set, in MB"""
 _GI = 2**30
@@ -51,18 +52,42 @@ class _Load(NamedTuple):
     weights: float
     usable: float
     memory: float
+    server: int
+    """dies of one server"""
 
     @property
     def problem(self) -> Problem:
-        size = self.weights * self.role.parallelism.npus
-        dies = math.ceil(size / (WEIGHTS_SHARE * self.usable))
-        smaller = f", or model.weightSize, if it is less than {size / _GI:.0f}Gi" if not self.deployment.model.weight_size else ""
+        size, usual = self.weights * self.role.parallelism.npus, USUAL_UTILIZATION
+        remedies = [self._parallelism_of(math.ceil(size / (WEIGHTS_SHARE * self.usable)))]
+        if self.role.gpu_memory_utilization < usual and self.weights <= WEIGHTS_SHARE * self.memory * usual:
+            remedies.append(f"gpuMemoryUtilization {usual}")
+        if not self.deployment.model.weight_size:
+            remedies.append(f"model.weightSize, if it is less than {size / _GI:.0f}Gi")
         return Problem(
             in_deployment(self.deployment, self.name, "parallelism"),
             f"{self.weights / _GI:.0f}Gi of weights on each die, of which gpuMemoryUtilization "
             f"{self.role.gpu_memory_utilization} leaves {self.usable / _GI:.0f} of {self.memory / _GI:.0f}Gi",
-            f"dp x tp x pp of at least {dies}{smaller}",
+            ", or ".join(remedies),
         )
+
+    def _parallelism_of(self, dies: int) -> str:
+        """The smallest of at least ``dies`` into which the model can be split: more data parallelism, or tensor parallelism where
+        the model is dense."""
+        now, architecture = self.role.parallelism, architecture_of(self.deployment)
+        larger: Iterator[Parallelism] = iter(())
+        if architecture and architecture.experts:
+            larger = (now.model_copy(update={"dp": dp}) for dp in data_parallel_sizes(architecture.experts, now.tp))
+        elif architecture:
+            larger = (now.model_copy(update={"dp": 1, "tp": tp}) for tp in tensor_parallel_sizes(architecture))
+        fitting = next((one for one in larger if one.npus >= dies), None)
+        if fitting is None:
+            return f"dp x tp x pp of at least {dies}"
+        pods = next((pods for pods in range(1, fitting.dp + 1) if self._is_split(fitting, pods)), 1)
+        return f"dp {fitting.dp} with tp {fitting.tp}" + (f" and pods {pods}" if pods > 1 else "")
+
+    def _is_split(self, parallelism: Parallelism, pods: int) -> bool:
+        """Whether each of ``pods`` gets equally many data-parallel ranks, and no more than a server holds."""
+        return parallelism.dp % pods == 0 and parallelism.npus <= pods * self.server
 
 
 def _loads(stack: Stack) -> Iterator[_Load]:
@@ -71,27 +96,14 @@ def _loads(stack: Stack) -> Iterator[_Load]:
     That is an even share: experts are spread over all ranks, by expert parallelism or by their tensors. Attention is in each
     data-parallel rank, so there is more of it; a dense model has one such rank.
     """
-    memory = _memory_of_a_die(stack.cluster.npu)
+    family = family_of(stack)
+    if family is None:
+        return
+    memory = amount(family.chips.get(stack.cluster.npu.chip or "", family.memory))
     for deployment, name, role in roles(stack):
-        size = _weight_size(deployment)
+        size, usable = weight_size(deployment), memory * role.gpu_memory_utilization
         if size is not None:
-            yield _Load(deployment, name, role, size / role.parallelism.npus, memory * role.gpu_memory_utilization, memory)
-
-
-def _memory_of_a_die(npu: Npu) -> float:
-    family = catalog.npu_families()[npu.family]
-    chip = family.chips.get(npu.chip or "")
-    return amount(chip.memory if chip else family.memory)
-
-
-def _weight_size(deployment: Deployment) -> float | None:
-    """Bytes of the weights: as declared, else the least that the architecture has in the declared precision."""
-    if deployment.model.weight_size is not None:
-        return amount(deployment.model.weight_size)
-    architecture = architecture_of(deployment)
-    fitting = ("w8a8", "w4a8") if deployment.model.quantization else ("bf16", "fp8")
-    sizes = architecture.weights.items() if architecture else ()
-    return min((amount(size) for precision, size in sizes if precision in fitting), default=None)
+            yield _Load(deployment, name, role, size / role.parallelism.npus, usable, memory, family.dies_per_node)
 
 
 @rule("PD543", source="message of the MoE dispatch kernel, vllm-ascend PR #5287 and #2707", severity="warning")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from models.deployment import ROLES, Deployment, RoleName
+from models.deployment import Deployment
 from models.quantities import DNS_LABEL_LENGTH
+from models.role import ROLES, RoleName
 from models.stack import Stack
 from render.names import pod_name
 from rules.finding import Path, Problem, in_deployment, roles, rule

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
-import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import catalog
-from models.deployment import Deployment, RoleName
-from models.quantities import LAST_PORT, amount
-from models.role import PodTemplatePatch
+from models.deployment import Deployment
+from models.quantities import IMAGE_REFERENCE, LAST_PORT, OBJECT_NAME, amount
+from models.role import PodTemplatePatch, RoleName
 from models.stack import Stack
 from render.pod_template import CONTAINERS, NAMED_BY, overridden, patched
 from render.pods import derived_env, pod_template, resource_name
 from rules.escape_hatch import KTHENA_ENV
-from rules.finding import Path, Problem, in_deployment, one_of, roles, rule
+from rules.finding import Path, Problem, did_you_mean, in_deployment, one_of, roles, rule, shown
+from rules.npu import device_plugin_of
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
@@ -83,6 +82,8 @@ class Patched(NamedTuple):
 
 
 def _patched(stack: Stack) -> Iterator[Patched]:
+    if device_plugin_of(stack) is None:
+        return
     for deployment, name, role in roles(stack):
         patch = role.pod_template
         if patch == PodTemplatePatch() or any(_misfits(patch)):
@@ -90,6 +91,15 @@ def _patched(stack: Stack) -> Iterator[Patched]:
         bare = deployment.model_copy(update={name: role.model_copy(update={"pod_template": PodTemplatePatch()})})
         rendered = (pod_template(bare, stack.cluster, name, "scripts", worker=worker) for worker in (False, True)[: role.pods])
         yield Patched(deployment, name, patch, tuple(rendered))
+
+
+def entry_pods(stack: Stack) -> Iterator[tuple[Deployment, RoleName, dict[str, Any]]]:
+    """PodSpec of each role's entry pods, where the NPUs are known and the patch has the form of a PodSpec."""
+    if device_plugin_of(stack) is None:
+        return
+    for deployment, name, role in roles(stack):
+        if not any(_misfits(role.pod_template)):
+            yield deployment, name, pod_template(deployment, stack.cluster, name, "scripts")["spec"]
 
 
 @rule("PD320", source="render/pods.py")
@@ -102,7 +112,7 @@ def pod_template_adds_and_overrides_nothing(stack: Stack) -> Iterator[Problem]:
             decides = next((words for key, words in DECIDED_BY.items() if f"{place}.".startswith(f"{key}.")), None)
             yield Problem(
                 one.at(*path),
-                f"{_shown(rendered)} is rendered here already",
+                f"{shown(rendered)} is rendered here already",
                 f"leave it out; {decides.format(role=one.role)}" if decides else "leave it out",
             )
 
@@ -118,9 +128,10 @@ def _named(patch: PodTemplatePatch, path: Path) -> str:
     return ".".join(names).removeprefix("spec.")
 
 
-@rule("PD321", source="PodSpec of the ModelServing CRD, Kthena v1.0.0")
+@rule("PD321", source="PodSpec of the ModelServing CRD, Kthena v1.0.0; catalog/pod_spec_values.yaml")
 def pod_template_has_the_fields_of_a_pod_spec(stack: Stack) -> Iterator[Problem]:
-    """With server-side apply an unknown field, or a value of another type, is refused."""
+    """With server-side apply an unknown field, or a value of another type, is refused. A value that only the API server's
+    validation of pods knows is worse: the ModelServing is accepted, the old pods end, and every new one is refused."""
     for deployment, name, role in roles(stack):
         for error in _misfits(role.pod_template):
             path = in_deployment(deployment, name, "podTemplate", "spec", *error.absolute_path)
@@ -132,7 +143,7 @@ def _validator() -> Any:
     # takes longer to import than all rules take, and few stacks have a patch
     from jsonschema import Draft202012Validator  # noqa: PLC0415
 
-    return Draft202012Validator({**catalog.pod_spec_schema(), "required": []})
+    return Draft202012Validator({**catalog.valid_pod_spec_schema(), "required": []})
 
 
 def _misfits(patch: PodTemplatePatch) -> Iterator[ValidationError]:
@@ -154,16 +165,20 @@ def _explained(error: ValidationError, path: Path) -> Iterator[Problem]:
     given: Any = error.instance
     if error.validator == "additionalProperties":
         for key in sorted(given.keys() - schema["properties"].keys()):
-            close = difflib.get_close_matches(key, schema["properties"], n=1)
-            yield Problem((*path, key), "unknown key", f"did you mean {close[0]}?" if close else "leave it out")
+            yield Problem((*path, key), "unknown key", did_you_mean(key, schema["properties"], "leave it out"))
     elif error.validator == "required":
-        missing = one_of(key for key in schema["required"] if key not in given)
-        yield Problem(path, f"{missing} missing", f"declare {missing}")
+        missing = [key for key in schema["required"] if key not in given]
+        fixed = {key: field["const"] for key, field in schema.get("properties", {}).items() if "const" in field}
+        declare = one_of(f"{key}: {fixed[key]}" if key in fixed else key for key in missing)
+        yield Problem(path, f"{one_of(missing)} missing", f"declare {declare}")
     elif error.validator == "type":
         wanted = _TYPES[str(error.validator_value)]
-        yield Problem(path, f"{_shown(given)} is not {wanted.partition(' (')[0].partition(',')[0]}", wanted)
+        yield Problem(path, f"{shown(given)} is not {wanted.partition(' (')[0].partition(',')[0]}", wanted)
+    elif error.validator in ("const", "enum"):
+        allowed = [value for value in schema.get("enum", [schema.get("const")]) if value]
+        yield Problem(path, f"{shown(given)} is not allowed", f"one of {one_of(allowed, given)}" if allowed else "leave it out")
     else:
-        yield Problem(path, f"{_shown(given)} is not allowed", "a quantity, for example 500m or 2Gi")
+        yield Problem(path, f"{shown(given)} is not allowed", "a quantity, for example 500m or 2Gi")
 
 
 @rule("PD322", source="Kthena v1.0.0 pkg/model-serving-controller/utils: labels of a template are set over its own (kthena#1593)")
@@ -195,8 +210,8 @@ def env_of_kthena_and_the_start_scripts_is_left_to_them(stack: Stack) -> Iterato
 @rule("PD324", source="Kthena v1.0.0 copies spec.schedulerName onto every pod; render/pods.py")
 def what_has_a_field_of_its_own_is_declared_there(stack: Stack) -> Iterator[Problem]:
     """The scheduler of the template is overwritten; host network and NPUs decide ports, addresses and ranks as well."""
-    npu = resource_name(stack.cluster)
     for one in _patched(stack):
+        npu = resource_name(stack.cluster)
         for key, field in OWN_FIELDS.items():
             if key in one.spec and key not in one.entry:
                 yield Problem(one.at("spec", key), "it has a field of its own", f"declare {field}")
@@ -221,24 +236,38 @@ _PORT_NAME = (
     re.compile(r"(?=.{1,15}$)(?=.*[a-z])(?!.*--)[a-z0-9]([-a-z0-9]*[a-z0-9])?"),
     "lower-case letters, digits and single dashes, at most 15, one of them a letter",
 )
+_OBJECT_NAME = (re.compile(OBJECT_NAME), "lower-case letters, digits, dashes and dots, at most 253")
+_IMAGE = (re.compile(IMAGE_REFERENCE, re.ASCII), "repository with a tag or a digest, for example registry.example/exporter:1.2")
 _NAME_FORMS = dict.fromkeys((*CONTAINERS, "volumes"), _DNS_LABEL) | {"ports": _PORT_NAME}
+_NAMED_OBJECTS = ("priorityClassName", "runtimeClassName", "serviceAccountName")
 
 
 @rule("PD325", source="Kubernetes API validation of pods; the ModelServing's CRD does not check it")
 def names_in_the_pod_template_have_kubernetes_form(stack: Stack) -> Iterator[Problem]:
-    """The ModelServing is accepted, and every one of its pods is refused."""
+    """The ModelServing is accepted, and every one of its pods is refused, or its image can't be pulled."""
     for deployment, name, role in roles(stack):
         metadata = role.pod_template.metadata
-        for kind in ("labels", "annotations"):
-            for key, value in (getattr(metadata, kind, None) or {}).items():
-                path = in_deployment(deployment, name, "podTemplate", "metadata", kind, key)
-                forms = [(key, _QUALIFIED_NAME), *([(value, _LABEL_VALUE)] if kind == "labels" else [])]
-                yield from (problem for text, form in forms for problem in _misnamed(path, text, *form))
+        path = in_deployment(deployment, name, "podTemplate", "metadata")
+        yield from _mislabelled((*path, "labels"), getattr(metadata, "labels", None) or {})
+        for key in getattr(metadata, "annotations", None) or ():
+            yield from _misnamed((*path, "annotations", key), key, *_QUALIFIED_NAME)
     for one in _patched(stack):
+        yield from _mislabelled(one.at("spec", "nodeSelector"), one.spec.get("nodeSelector", {}))
+        for key in one.spec.keys() & _NAMED_OBJECTS:
+            yield from _misnamed(one.at("spec", key), one.spec[key], *_OBJECT_NAME)
+        for path, container, rendered in one.containers():
+            if not rendered and container.get("image", "").strip():
+                yield from _misnamed((*path, "image"), container["image"], *_IMAGE)
         for path, kind, items in _named_lists(one):
             for index, item in enumerate(items) if kind in _NAME_FORMS else ():
                 if "name" in item:
                     yield from _misnamed((*path, index, "name"), item["name"], *_NAME_FORMS[kind])
+
+
+def _mislabelled(path: Path, labels: Mapping[str, str]) -> Iterator[Problem]:
+    for key, value in labels.items():
+        yield from _misnamed((*path, key), key, *_QUALIFIED_NAME)
+        yield from _misnamed((*path, key), value, *_LABEL_VALUE)
 
 
 def _misnamed(path: Path, text: str, form: re.Pattern[str], words: str) -> Iterator[Problem]:
@@ -276,18 +305,30 @@ def names_in_the_pod_template_are_there_once(stack: Stack) -> Iterator[Problem]:
 def ports_of_the_pod_template_are_free(stack: Stack) -> Iterator[Problem]:
     """A pod with a port that doesn't exist is refused; of two containers that listen on one port one can't start."""
     for one in _patched(stack):
-        engine = [port for container in one.entry["containers"] for port in container.get("ports", [])]
-        taken = {port["containerPort"]: port.get("name", "") for port in engine}
-        for path, container, _ in one.containers():
-            for index, port in enumerate(container.get("ports", [])):
+        taken = {
+            _socket(port): (holder["name"], port.get("name")) for holder in one.entry["containers"] for port in _ports(holder)
+        }
+        for path, container, rendered in one.containers():
+            for index, port in enumerate(_ports(container)):
                 for key in ("containerPort", "hostPort"):
                     number = port.get(key, 1)
                     if not 1 <= number <= LAST_PORT:
                         yield Problem((*path, "ports", index, key), f"{number} is no port", f"1 to {LAST_PORT}")
-                number, name = port["containerPort"], port.get("name", "")
-                if taken.get(number, name) != name:
-                    problem = f"the pod's port {number} is {taken[number]} already"
+                here = (container["name"], port.get("name"))
+                first = taken.setdefault(_socket(port), here)
+                # a container may give a port of its own several names
+                if first != here and (rendered or first[0] != here[0]):
+                    problem = f"the pod's port {port['containerPort']} is that of {first[0]} already"
                     yield Problem((*path, "ports", index, "containerPort"), problem, "another port")
+
+
+def _ports(container: dict[str, Any]) -> list[dict[str, Any]]:
+    ports: list[dict[str, Any]] = container.get("ports", [])
+    return ports
+
+
+def _socket(port: dict[str, Any]) -> tuple[int, str]:
+    return port["containerPort"], port.get("protocol", "TCP")
 
 
 @rule("PD328", source="Kubernetes API validation of pods; the ModelServing's CRD does not check it")
@@ -316,10 +357,11 @@ def containers_of_the_pod_template_are_whole(stack: Stack) -> Iterator[Problem]:
 
 def _probes_of_another_kind(one: Patched) -> Iterator[Problem]:
     for template in one.rendered:
-        merged = {container["name"]: container for container in patched(template, one.patch)["spec"]["containers"]}
+        rendered = {container["name"]: container for container in template["spec"]["containers"]}
         for path, container, _ in one.containers():
             for probe in container.keys() & PROBES:
-                ways = merged.get(container["name"], container)[probe].keys() & PROBED_BY
+                own = rendered.get(container["name"], {}).get(probe, {})
+                ways = (own.keys() | container[probe].keys()) & PROBED_BY
                 if len(ways) != 1:
                     where = "of a worker, which has no API," if template is not one.rendered[0] else "here"
                     found = " and ".join(sorted(ways)) or "nothing"
@@ -342,8 +384,3 @@ def pods_are_restarted_always(stack: Stack) -> Iterator[Problem]:
         policy = one.spec.get("restartPolicy", "Always")
         if policy != "Always":
             yield Problem(one.at("spec", "restartPolicy"), f"{policy} leaves out engines that end by themselves", "leave it out")
-
-
-def _shown(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."  # noqa: PLR2004 - a line

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations, product
 
-import catalog
-from models.deployment import Deployment, RoleName
+from models.deployment import Deployment
 from models.quantities import LAST_PORT
+from models.role import RoleName
 from models.stack import Stack
 from render.pods import RUNTIME_PORT
 from rules.finding import Path, Problem, in_deployment, roles, rule
-from rules.given import environment, variable
+from rules.given import environment
+from rules.npu import family_of
 
 MOONCAKE_FIRST = 20000
 MOONCAKE_PORTS_OF_A_DIE = 1000
@@ -34,7 +35,7 @@ class Block:
     """ports from the declared one on, over all pods of an instance"""
 
     def __str__(self) -> str:
-        return f"{_shown(self.ports)} ({self.purpose})"
+        return f"{_written(self.ports)} ({self.purpose})"
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ class Pod:
 
 @rule("PD601", source="port arithmetic of vllm-ascend mooncake_connector.py")
 def engine_ports_are_disjoint(stack: Stack) -> Iterator[Problem]:
-    """Each rank listens on kvTransfer.port + its number."""
+    """Of two listeners on one port the second ends with an address in use; past the last port there is none. Each rank listens
+    on kvTransfer.port + its number."""
     yield from _first_of_each_path(_meetings_in_a_pod(stack))
 
 
@@ -65,7 +67,7 @@ def _meetings_in_a_pod(stack: Stack) -> Iterator[Problem]:
         for block in blocks:
             whole = _from(block.ports.start, block.needed)
             if whole.stop - 1 > LAST_PORT:
-                problem = f"{_shown(whole)} ({block.purpose}) goes past {LAST_PORT}"
+                problem = f"{_written(whole)} ({block.purpose}) goes past {LAST_PORT}"
                 yield Problem(block.path, problem, f"a port up to {LAST_PORT + 1 - block.needed}")
 
 
@@ -85,11 +87,14 @@ def router_ports_differ(stack: Stack) -> Iterator[Problem]:
 def ports_keep_out_of_the_range_of_mooncake(stack: Stack) -> Iterator[Problem]:
     """Mooncake takes ports from 20000 on (ASCEND_BASE_PORT), a thousand for each die of the server, counted by the die's number
     on the server: now and then an address is in use."""
-    dies = catalog.npu_families()[stack.cluster.npu.family].dies_per_node
+    family = family_of(stack)
+    if family is None:
+        return
+    ports = MOONCAKE_PORTS_OF_A_DIE * family.dies_per_node
 
     def taken(deployment: Deployment, role: RoleName) -> list[range]:
-        base = variable(deployment, role, "ASCEND_BASE_PORT")
-        return [_from((base and base.number) or MOONCAKE_FIRST, MOONCAKE_PORTS_OF_A_DIE * dies)]
+        base = environment(deployment, role).get("ASCEND_BASE_PORT")
+        return [_from((base and base.number) or MOONCAKE_FIRST, ports)]
 
     yield from _first_of_each_path(_meetings_with(stack, taken, "Mooncake"))
 
@@ -114,15 +119,20 @@ def _meetings_with(stack: Stack, taken: Callable[[Deployment, RoleName], list[ra
         blocks = [block for pod in _pods_with_ports(deployment, role) for block in _blocks(deployment, role, pod)]
         for block, own in product(blocks, taken(deployment, role)):
             if _meet(block.ports, own):
-                yield Problem(block.path, f"{block} is in {owner}'s own range {_shown(own)}", _beside(own, block.needed))
+                yield Problem(block.path, f"{block} is in {owner}'s own range {_written(own)}", _beside(own, block.needed))
 
 
-@rule("PD605", source="Kubernetes host ports: the scheduler keeps apart the pods that declare an equal one")
+@rule(
+    "PD605",
+    source="Kubernetes host ports: the scheduler keeps apart the pods that declare an equal one",
+    severity="warning",
+)
 def pods_on_one_server_have_ports_of_their_own(stack: Stack) -> Iterator[Problem]:
     """With the host's network pods of two deployments may lie on one server. Where they declare no equal port, nothing keeps them
     apart, and where their ports meet, one of them ends with an address in use."""
-    dies = catalog.npu_families()[stack.cluster.npu.family].dies_per_node
-    yield from _first_of_each_path(_meetings_on_a_server(list(_pods_on_the_host(stack)), dies))
+    family = family_of(stack)
+    if family:
+        yield from _first_of_each_path(_meetings_on_a_server(list(_pods_on_the_host(stack)), family.dies_per_node))
 
 
 def _meetings_on_a_server(pods: list[Pod], dies: int) -> Iterator[Problem]:
@@ -207,7 +217,7 @@ def _beside(taken: range, count: int) -> str:
     return ", or ".join([*after, *before])
 
 
-def _shown(ports: range) -> str:
+def _written(ports: range) -> str:
     first, last = ports.start, ports.stop - 1
     return f"{first}" if first == last else f"{first}-{last}"
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from models.deployment import ROLES, Deployment, RoleName
+from models.deployment import Deployment
 from models.quantities import amount
+from models.role import ROLES, RoleName
 from models.stack import Stack
 from rules.finding import Problem, in_deployment, roles, rule
 
 MANY_RANKS = 8
+_GI = 2**30
 ROOM_OF_MANY = 16
 """GiB of /dev/shm, of which fewer ranks need one each"""
 
@@ -29,7 +32,7 @@ def requests_are_within_limits(stack: Stack) -> Iterator[Problem]:
                 )
 
 
-@rule("PD702", source="Kubernetes emptyDir medium Memory")
+@rule("PD702", source="Kubernetes emptyDir medium Memory", severity="warning")
 def shared_memory_is_within_the_memory_limit(stack: Stack) -> Iterator[Problem]:
     """What lies in /dev/shm counts against the container's memory limit."""
     for deployment in stack.deployments.values():
@@ -80,3 +83,17 @@ def _room_of_a_rank(deployment: Deployment, name: RoleName) -> float:
     """Bytes that the memory limit leaves each rank beside /dev/shm."""
     role = deployment.role(name)
     return (amount(role.resources.limits.memory) - amount(deployment.shared_memory)) / max(role.npus_per_pod, 1)
+
+
+@rule("PD705", source="weight loading: the host's memory holds the files that are read", severity="warning")
+def memory_of_an_engine_is_in_gibibytes(stack: Stack) -> Iterator[Problem]:
+    """A number without a unit is bytes: a container with such a limit is killed at once, and one with such a request is placed
+    where there is no room."""
+    for deployment, name, role in roles(stack):
+        for kind in ("requests", "limits"):
+            memory = getattr(role.resources, kind).memory
+            if amount(memory) < _GI:
+                meant = re.sub(r"[A-Za-z]*$", "Gi", memory, count=1)
+                path = in_deployment(deployment, name, "resources", kind, "memory")
+                remedy = f"did you mean {meant}?" if amount(meant) >= _GI else "at least 1Gi"
+                yield Problem(path, f"{memory} is less than a gibibyte", remedy)

@@ -79,7 +79,11 @@ def _out_of_bounds(path: Path, limit: int | str, things: str, fewest: int, most:
         yield Problem(path, f"{limit} of {fewest} {things}", "1" if most <= 1 else f"1 to {most}")
 
 
-@rule("PD806", source="Kthena v1.0.0 model_serving_controller.go: the first groups up to the partition keep their template")
+@rule(
+    "PD806",
+    source="Kthena v1.0.0 model_serving_controller.go: the first groups up to the partition keep their template",
+    severity="warning",
+)
 def partition_is_at_most_the_groups(stack: Stack) -> Iterator[Problem]:
     """As many as there are pause a rollout; more of them protect nothing that exists."""
     for deployment, configuration in _configurations(stack):

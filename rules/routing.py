@@ -44,15 +44,38 @@ def _adapters(deployment: Deployment) -> frozenset[str]:
     return frozenset(deployment.model.lora.adapters if deployment.model.lora else ())
 
 
+def _peers(stack: Stack, deployment: Deployment) -> list[str]:
+    """Deployments that a route of this one can lead to."""
+    return [other.name for other in stack.deployments.values() if other.namespace == deployment.namespace]
+
+
 @rule("PD410", source=f"{_STORE}: a target is a ModelServer of the route's namespace; the webhook does not look for it")
-def route_targets_are_deployments_of_the_namespace(stack: Stack) -> Iterator[Problem]:
+def route_targets_are_in_the_namespace_of_the_route(stack: Stack) -> Iterator[Problem]:
     """The share of requests that goes to a ModelServer that is not there is answered with 404."""
     for deployment, path, declared in _rules(stack):
-        peers = [other.name for other in stack.deployments.values() if other.namespace == deployment.namespace]
+        peers = _peers(stack, deployment)
         for name in declared.targets:
-            if name not in peers:
-                where = "in another namespace" if name in stack.deployments else "not in this stack"
-                yield Problem((*path, "targets", name), f"{name} is {where}", f"one of {one_of(peers, name)}")
+            if name in stack.deployments and name not in peers:
+                other = stack.deployments[name].namespace
+                yield Problem(
+                    (*path, "targets", name),
+                    f"{name} is in another namespace, {other}",
+                    f"the same namespace for both, {deployment.namespace} or {other}, or one of {one_of(peers, name)}",
+                )
+
+
+@rule(
+    "PD425",
+    source=f"{_STORE}: a target is a ModelServer of the route's namespace; the webhook does not look for it",
+    severity="warning",
+)
+def route_targets_are_deployments_of_the_stack(stack: Stack) -> Iterator[Problem]:
+    """Another stack, or somebody's hand, has to have made such a ModelServer: where nobody has, its share of the requests is
+    answered with 404."""
+    for deployment, path, declared in _rules(stack):
+        for name in declared.targets.keys() - stack.deployments.keys():
+            peers = _peers(stack, deployment)
+            yield Problem((*path, "targets", name), f"{name} is not in this stack", f"one of {one_of(peers, name)}")
 
 
 @rule("PD411", source=f"{_WEBHOOK}, validateModelRoute")
@@ -65,14 +88,20 @@ def some_target_has_weight(stack: Stack) -> Iterator[Problem]:
 
 @rule("PD412", source=f"{_WEBHOOK}; Go's regexp is RE2: https://github.com/google/re2/wiki/Syntax")
 def regular_expressions_are_gos(stack: Stack) -> Iterator[Problem]:
-    """Kthena refuses what Go does not compile; without its webhook such a match is never true."""
+    """Kthena refuses what Go does not compile; without its webhook such a match is never true. Look-around and references to
+    groups are found, which other languages have and Go has not."""
     for _, path, declared in _rules(stack):
         for keys, match in _string_matches(declared.match):
-            wrong = _not_re2(match.regex) if match.regex is not None else None
-            if wrong:
-                yield Problem(
-                    (*path, "match", *keys, "regex"), f"{match.regex!r}: {wrong}", "an expression of RE2, or exact or prefix"
-                )
+            found = _NOT_IN_RE2.search(_PLAIN.sub("", match.regex or ""))
+            if found:
+                place = (*path, "match", *keys, "regex")
+                yield Problem(place, f"RE2 has no {found[0]}", "an expression without it, or exact or prefix")
+
+
+_PLAIN = re.compile(r"\\Q.*?(?:\\E|\Z)|\\[^1-9]|\[\^?\]?(?:\\.|[^\]\\])*(?:\]|\\?\Z)", re.DOTALL)
+"""text, escaped characters and character classes, in which parentheses and digits mean nothing; the last may have no end"""
+_NOT_IN_RE2 = re.compile(r"\(\?<?[=!]|\(\?P=|\\(?:[1-7](?![0-7])|[89])")
+"""lookahead and lookbehind, and references to groups by name and by number; two digits are a character"""
 
 
 def _string_matches(match: ModelMatch | None) -> Iterator[tuple[Path, StringMatch]]:
@@ -80,39 +109,6 @@ def _string_matches(match: ModelMatch | None) -> Iterator[tuple[Path, StringMatc
         yield ("uri",), match.uri
     for name, value in (match.headers or {}).items() if match else ():
         yield ("headers", name), value
-
-
-_LITERAL = re.compile(
-    r"\\Q.*?(?:\\E|$)|\\[pP](?:\{\^?\w+\}|\w)|\\0[0-7]{0,2}|\\[1-7][0-7]{1,2}|\\x(?:[\da-fA-F]{2}|\{[\da-fA-F]+\})"
-    r"|\\[afnrtvdDsSwWbBAz_\W]|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]|[$^]|\{,\d*\}"
-)
-"""what stands for characters or places: in it nothing below means anything"""
-_NOT_IN_RE2 = {
-    r"\(\?<?[=!]": "RE2 has no lookahead and lookbehind",
-    r"\(\?>|[*+?}]\+": "RE2 has no atomic groups and possessive quantifiers",
-    r"\(\?\(": "RE2 has no conditions",
-    r"\(\?P=|\\[1-9]": "RE2 has no references to groups",
-    r"\(\?#": "RE2 has no comments",
-    r"\(\?[imsU-]*[aLux]": "RE2 has no flags but i, m, s and U",
-    r"\\Z": r"RE2 writes the end of the text \z",
-    r"\\": "RE2 does not know this escape",
-    r"\[": "a character class has no end",
-    r"\{(?:\d*,)?(?!1000\D)\d{4,}": "RE2 repeats at most 1000 times",
-}
-_RE2_ONLY = re.compile(r"(?<=\(\?)<(?=\w)|(?<=\(\?)[imsU-]+(?=[:)])")
-
-
-def _not_re2(expression: str) -> str | None:
-    """What Go's regexp would not compile in ``expression``, as far as it can be told from here."""
-    syntax = _LITERAL.sub("x", expression)
-    for pattern, wrong in _NOT_IN_RE2.items():
-        if re.search(pattern, syntax):
-            return wrong
-    try:
-        re.compile(_RE2_ONLY.sub(lambda found: "P<" if found[0] == "<" else "", syntax).replace("(?)", "(?:)"))
-    except re.error as error:
-        return str(error)
-    return None
 
 
 @rule("PD413", source="a route is made after the deployments that it leads to")
@@ -137,7 +133,7 @@ def _matches_all(match: ModelMatch | None) -> bool:
     return match is None or not (match.headers or match.uri or (match.body and match.body.model is not None))
 
 
-@rule("PD414", source=f"{_STORE} selectRule: the first rule that matches decides")
+@rule("PD414", source=f"{_STORE} selectRule: the first rule that matches decides", severity="warning")
 def every_route_rule_can_be_reached(stack: Stack) -> Iterator[Problem]:
     """A rule behind one that takes every request never takes any."""
     for deployment in stack.deployments.values():
@@ -151,7 +147,7 @@ def every_route_rule_can_be_reached(stack: Stack) -> Iterator[Problem]:
             )
 
 
-@rule("PD415", source=f"{_STORE} selectRule and matchString; pkg/kthena-router/router/router.go")
+@rule("PD415", source=f"{_STORE} selectRule and matchString; pkg/kthena-router/router/router.go", severity="warning")
 def route_matches_can_be_true(stack: Stack) -> Iterator[Problem]:
     """A rule that can match no request of this route is never used."""
     for deployment, path, declared in _rules(stack):
@@ -173,7 +169,7 @@ def route_matches_can_be_true(stack: Stack) -> Iterator[Problem]:
                 )
 
 
-@rule("PD416", source="render/route.py")
+@rule("PD416", source="render/route.py", severity="warning")
 def a_route_that_is_off_declares_nothing(stack: Stack) -> Iterator[Problem]:
     """Without a ModelRoute nothing carries its rules, limits and Gateways."""
     for deployment in stack.deployments.values():
@@ -211,7 +207,7 @@ def gateways_are_left_to_a_router_that_serves_them(stack: Stack) -> Iterator[Pro
             )
 
 
-@rule("PD419", source=f"{_LIMITER}/ratelimit.go: one Redis client for the process")
+@rule("PD419", source=f"{_LIMITER}/ratelimit.go: one Redis client for the process", severity="warning")
 def routers_count_in_one_redis(stack: Stack) -> Iterator[Problem]:
     """The router connects to the first Redis that it hears of and counts all other models' tokens there too."""
     first = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from models.deployment import ROLES
+from models.role import ROLES
 from models.stack import Stack
 from rules.finding import Problem, in_deployment, one_of, rule
 
@@ -12,7 +12,11 @@ _PLUGINS = ("demo-pod-tweaks", "lws-standard-labels")
 """Kthena v1.0.0 pkg/model-serving-controller/plugins"""
 
 
-@rule("PD820", source="Kthena v1.0.0 pkg/model-serving-controller/podgroupmanager/manager.go, shouldCreatePodGroup")
+@rule(
+    "PD820",
+    source="Kthena v1.0.0 pkg/model-serving-controller/podgroupmanager/manager.go, shouldCreatePodGroup",
+    severity="warning",
+)
 def queue_gang_and_topology_have_volcano(stack: Stack) -> Iterator[Problem]:
     """They are settings of a PodGroup, which Kthena makes for scheduler volcano only; otherwise it ignores them."""
     if stack.cluster.scheduler == "volcano":
@@ -49,7 +53,10 @@ def gangs_are_of_instances_that_there_are(stack: Stack) -> Iterator[Problem]:
 
 @rule("PD823", source="Kthena v1.0.0 pkg/model-serving-controller/plugins, DefaultRegistry")
 def plugins_are_known(stack: Stack) -> Iterator[Problem]:
-    """With a plugin that it does not have the controller makes no pod at all, and says so in its log only."""
+    """With a plugin that it does not have the controller makes no pod at all, and says so in its log only. A controller of the
+    cluster's own may have others."""
+    if not stack.cluster.control_plane.install:
+        return
     for deployment in stack.deployments.values():
         for index, plugin in enumerate(deployment.plugins):
             if plugin.name not in _PLUGINS:
@@ -57,7 +64,11 @@ def plugins_are_known(stack: Stack) -> Iterator[Problem]:
                 yield Problem(path, f"Kthena has no plugin {plugin.name!r}", f"one of {one_of(_PLUGINS, plugin.name)}")
 
 
-@rule("PD824", source="Kthena v1.0.0 pkg/model-serving-controller/plugins, shouldRun and lws_labels_plugin.go")
+@rule(
+    "PD824",
+    source="Kthena v1.0.0 pkg/model-serving-controller/plugins, shouldRun and lws_labels_plugin.go",
+    severity="warning",
+)
 def plugins_have_pods_to_touch(stack: Stack) -> Iterator[Problem]:
     """A plugin whose scope holds no pod of the deployment never runs, without a word."""
     for deployment in stack.deployments.values():

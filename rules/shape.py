@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterator, Mapping
+from functools import cache
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
@@ -13,12 +13,25 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 import catalog
+from models import quantities
 from models.deployment import Deployment
 from models.stack import Stack
-from rules.finding import Finding, Path, one_of
+from rules.finding import Check, Finding, Path, did_you_mean, one_of, shown
 
-CODE = "PD001"
-RECIPE_CODE = "PD002"
+SHAPE = Check(
+    "PD001",
+    "error",
+    "models/",
+    "every key is known and every value fits",
+    "A misspelt key would leave the default in place, and what does not fit fails in the cluster or at the engine's start.",
+)
+RECIPE = Check(
+    "PD002",
+    "error",
+    "catalog/recipes",
+    "recipe is in the catalogue",
+    "Without its recipe nothing is known of the deployment.",
+)
 
 
 def parse(config: Mapping[str, Any]) -> tuple[Stack | None, list[Finding]]:
@@ -27,11 +40,11 @@ def parse(config: Mapping[str, Any]) -> tuple[Stack | None, list[Finding]]:
     Returns:
         The stack with the deployments that are well-formed, None if the rest is not; and what is wrong.
     """
-    findings = list(_truths_for_numbers(config, ()))
+    findings = list(_booleans_for_numbers(config, ()))
     deployments: dict[str, Deployment] = {}
     declared = config.get("deployments", {})
     if not isinstance(declared, Mapping):
-        findings.append(Finding(CODE, ("deployments",), f"{_shown(declared)} is not a map", "declare deployments by name"))
+        findings.append(Finding(SHAPE.code, ("deployments",), f"{shown(declared)} is not a map", "declare deployments by name"))
         declared = {}
     for name, deployment in sorted(declared.items(), key=str):  # Pulumi keeps no order: findings are the same with it and without
         found = list(_misread(name, deployment))
@@ -56,14 +69,14 @@ def _misread(name: str, deployment: object) -> Iterator[Finding]:
     path: Path = ("deployments", name)
     if not isinstance(deployment, Mapping):
         remedy = f"a map, for example {{recipe: {catalog.recipe_names()[0]}}}"
-        yield Finding(CODE, path, f"{_shown(deployment)} is not a map", remedy)
+        yield Finding(SHAPE.code, path, f"{shown(deployment)} is not a map", remedy)
         return
     if "name" in deployment:
-        yield Finding(CODE, (*path, "name"), "unknown key", "the deployment's name is its key; leave this out")
+        yield Finding(SHAPE.code, (*path, "name"), "unknown key", "the deployment's name is its key; leave this out")
     recipe = deployment.get("recipe")
     if recipe is not None and recipe not in catalog.recipe_names():
         remedy = f"one of {one_of(catalog.recipe_names(), recipe)}"
-        yield Finding(RECIPE_CODE, (*path, "recipe"), f"no recipe {_shown(recipe)}", remedy)
+        yield Finding(RECIPE.code, (*path, "recipe"), f"no recipe {shown(recipe)}", remedy)
 
 
 def _recipe(deployment: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -71,26 +84,28 @@ def _recipe(deployment: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def overlay(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """``over`` on ``base``, maps key by key; a map on something else replaces it."""
+    """``over`` on ``base``, maps key by key; a map on something else, or on another alternative of a choice, replaces it."""
     merged = dict(base)
     for key, value in over.items():
         below = merged.get(key)
-        # What replaces a recipe's choice between alternatives replaces all of it.
-        whole = key == "weights"
-        merged[key] = overlay(below, value) if isinstance(below, dict) and isinstance(value, Mapping) and not whole else value
+        if isinstance(below, dict) and isinstance(value, Mapping):
+            is_another_choice = key in ("weights", "cache") and value.keys() != below.keys()
+            merged[key] = value if is_another_choice else overlay(below, value)
+        else:
+            merged[key] = value
     return merged
 
 
-def _truths_for_numbers(value: object, path: Path) -> Iterator[Finding]:
+def _booleans_for_numbers(value: object, path: Path) -> Iterator[Finding]:
     """``true`` where a number is wanted: pydantic takes it for 1."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _truths_for_numbers(inner, (*path, key))
+            yield from _booleans_for_numbers(inner, (*path, key))
     elif isinstance(value, list):
         for index, inner in enumerate(value):
-            yield from _truths_for_numbers(inner, (*path, index))
+            yield from _booleans_for_numbers(inner, (*path, index))
     elif isinstance(value, bool) and _bare(_declared(path).type) in (int, float):
-        yield Finding(CODE, path, f"{_shown(value)} is not a number", "a number")
+        yield Finding(SHAPE.code, path, f"{shown(value)} is not a number", "a number")
 
 
 def _findings(error: ValidationError, below: Path, deployment: Mapping[str, Any]) -> Iterator[Finding]:
@@ -108,14 +123,13 @@ def _findings(error: ValidationError, below: Path, deployment: Mapping[str, Any]
         problem, remedy = _explain(details, path, declared)
         if details["type"] == "missing":
             remedy, recipes = f"{remedy}{recipes}", ""  # once is enough
-        yield Finding(CODE, path, problem, remedy)
+        yield Finding(SHAPE.code, path, problem, remedy)
 
 
 def _explain(details: ErrorDetails, path: Path, declared: Declared) -> tuple[str, str]:
     if details["type"] == "extra_forbidden":
         known = _known_keys(path[:-1])
-        close = difflib.get_close_matches(str(path[-1]), known, n=1)
-        return "unknown key", f"did you mean {close[0]}?" if close else f"known here: {one_of(known)}"
+        return "unknown key", did_you_mean(path[-1], known, f"known here: {one_of(known)}")
     if details["type"] == "missing":
         return "is missing", f"declare it{declared.example(path[-1])}"
     return _explain_value(details, declared)
@@ -126,16 +140,17 @@ def _explain_value(details: ErrorDetails, declared: Declared) -> tuple[str, str]
     if kind == "value_error":
         problem, _, remedy = str(limits["error"]).partition("; ")
         return problem, remedy or declared.description or UNDESCRIBED
-    problem, remedy = f"{_shown(given)} is not allowed", LIMITS.get(kind, "").format(**limits)
+    problem, remedy = f"{shown(given)} is not allowed", LIMITS.get(kind, "").format(**limits)
+    if kind == "string_pattern_mismatch":
+        remedy = _forms().get(limits["pattern"], "")
     if kind in WANTED:
-        quoted = kind == "string_type" and isinstance(given, int | float)
-        problem, remedy = (
-            f"{_shown(given)} is not {WANTED[kind]}",
-            f'quotes around it: "{json.dumps(given)}"' if quoted else WANTED[kind],
-        )
+        wanted = declared.wanted(WANTED[kind])
+        problem, remedy = f"{shown(given)} is not {WANTED[kind]}", f"leave it out, or {wanted}" if given is None else wanted
+        if kind == "string_type" and isinstance(given, int | float):
+            remedy = f'quotes around it: "{json.dumps(given)}"'
     if kind == "literal_error":
         return problem, f"one of {one_of(map(str, get_args(_bare(declared.type))), given)}"
-    remedy = "; ".join(filter(None, [remedy, declared.description]))
+    remedy = "; ".join(dict.fromkeys(filter(None, [remedy, declared.description])))
     if not remedy:
         return f"{problem}: {details['msg'][:1].lower()}{details['msg'][1:]}", UNDESCRIBED
     return problem, remedy
@@ -164,11 +179,6 @@ LIMITS = {
 UNDESCRIBED = "a value that fulfils this"
 
 
-def _shown(value: object) -> str:
-    text = json.dumps(value, default=str, ensure_ascii=False)
-    return text if len(text) <= 60 else f"{text[:57]}..."  # noqa: PLR2004 - a line
-
-
 class Declared(NamedTuple):
     """What the models say about one place of the stack file."""
 
@@ -188,8 +198,13 @@ class Declared(NamedTuple):
         if field is None:
             return ""
         examples = [f"for example {json.dumps(field.examples[0])}"] if field.examples else []
-        default = [] if field.is_required() or field.default is None else [f"default {_shown(_plain(field.default))}"]
+        default = [] if field.is_required() or field.default is None else [f"default {shown(_plain(field.default))}"]
         return "; ".join([*([field.description] if field.description else []), *examples, *default])
+
+    def wanted(self, kind: str) -> str:
+        """``kind``, with the keys of a map that has known ones."""
+        keys = list(_fields(_bare(self.type)))
+        return f"{kind} of {one_of(keys)}" if keys and kind == "a map" else kind
 
     def example(self, key: str | int) -> str:
         """How to write it."""
@@ -236,6 +251,16 @@ def _declared(path: Path) -> Declared:
 def _field_of(annotation: Any) -> FieldInfo | None:
     """What a type with annotations says about itself."""
     return next((found for found in getattr(annotation, "__metadata__", ()) if isinstance(found, FieldInfo)), None)
+
+
+@cache
+def _forms() -> dict[str, str]:
+    """Pattern of a value type -> what fulfils it, in words."""
+    fields = filter(None, map(_field_of, vars(quantities).values()))
+    patterns = (
+        (constraint.pattern, field) for field in fields for constraint in field.metadata if hasattr(constraint, "pattern")
+    )
+    return {pattern: field.description for pattern, field in patterns if field.description}
 
 
 def _bare(annotation: Any) -> Any:

@@ -13,9 +13,15 @@ from typing import Any, NamedTuple, NoReturn
 
 import yaml
 
-from rules.finding import PROJECT, Finding, Path, StackError
+from rules.finding import PROJECT, Check, Finding, Path, StackError, shown
 
-CODE = "PD000"
+FILE = Check(
+    "PD000",
+    "error",
+    "Pulumi's project files, read by gopkg.in/yaml.v3",
+    "stack file can be read",
+    "Nothing in it can be checked before it is YAML of a reasonable size, every key stands once, and no value is encrypted.",
+)
 LARGEST_FILE = 2**20
 """bytes; a deployment takes a few hundred"""
 MOST_VALUES = 50_000
@@ -144,7 +150,7 @@ class _Reader:
             if not isinstance(key, yaml.ScalarNode):
                 self._mistake(key, path, "a key that is no text", "a text, in quotes if it begins with a bracket")
             elif (first := keys.setdefault(key.value, key)) is not key:
-                already = f"{_shown(key.value)} is on line {_place(first).line} already"
+                already = f"{shown(key.value)} is on line {_place(first).line} already"
                 self._mistake(key, (*path, key.value), already, "leave one of the two out")
             elif key.value == "<<" and key.tag == _PLAIN:
                 merged = value.value if isinstance(value, yaml.SequenceNode) else [value]
@@ -185,7 +191,7 @@ class _Reader:
 
     def _mistake(self, node: yaml.Node, path: Path, what: str, remedy: str) -> None:
         line, column = _place(node)
-        self._mistakes.append(Finding(CODE, _own(path), what, remedy, file=self.name, line=line, column=column))
+        self._mistakes.append(Finding(FILE.code, _own(path), what, remedy, file=self.name, line=line, column=column))
 
 
 def _own(path: Path) -> Path:
@@ -200,15 +206,11 @@ def _place(node: yaml.Node) -> Place:
 
 
 def _foreign(node: yaml.Node) -> tuple[str, str]:
-    return f"tag {_shown(node.tag.replace(_TAG, '!!'))}", "leave it out"
-
-
-def _shown(text: str) -> str:
-    return repr(text) if len(text) <= 60 else f"{text[:57]!r}..."  # noqa: PLR2004 - a line
+    return f"tag {shown(node.tag.replace(_TAG, '!!'))}", "leave it out"
 
 
 def _refuse(name: str, place: Place, what: str, remedy: str) -> NoReturn:
-    raise StackError([Finding(CODE, (), what, remedy, file=name, line=place.line, column=place.column)])
+    raise StackError([Finding(FILE.code, (), what, remedy, file=name, line=place.line, column=place.column)])
 
 
 _CONSTANTS = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import catalog
-from models.deployment import ROLES, Deployment, RoleName
-from models.role import Speculative
+from models.deployment import Deployment
+from models.role import ROLES, RoleName, Speculative
 from models.stack import Stack
-from rules.architecture import architecture_of, known_architectures
+from rules.architecture import architecture_of
 from rules.finding import Problem, alternatives, in_deployment, one_of, roles, rule
 
 DSPARK = "dspark"
@@ -22,9 +22,9 @@ def _speculating(stack: Stack) -> Iterator[tuple[Deployment, RoleName, Speculati
             yield deployment, name, role.speculative
 
 
-@rule("PD521", source="catalog/engine.yaml; vLLM SpeculativeConfig")
+@rule("PD521", source="catalog/engine.yaml; vLLM SpeculativeConfig", severity="warning")
 def speculative_method_is_in_the_catalogue(stack: Stack) -> Iterator[Problem]:
-    """vLLM refuses a name that it does not know."""
+    """vLLM refuses a name that it does not know; releases add names, though."""
     known = catalog.engine().speculative_methods
     for deployment, name, speculative in _speculating(stack):
         if speculative.method not in known:
@@ -50,7 +50,7 @@ def draft_model_is_declared_where_the_method_has_one(stack: Stack) -> Iterator[P
     """The weights of such a drafter are no part of the model's own: vLLM asks for their place and ends."""
     for deployment, name, speculative in _speculating(stack):
         method = catalog.engine().speculative_methods.get(speculative.method)
-        if method and method.draft_model and speculative.model is None:
+        if method and method.draft_model == "needed" and speculative.model is None:
             yield Problem(
                 in_deployment(deployment, name, "speculative"),
                 f"{speculative.method} without a draft model",
@@ -58,23 +58,28 @@ def draft_model_is_declared_where_the_method_has_one(stack: Stack) -> Iterator[P
             )
 
 
-@rule("PD524", source="vllm-ascend#16177; vLLM-Ascend speculative decoding guide")
-def dspark_drafts_as_many_tokens_on_both_roles(stack: Stack) -> Iterator[Problem]:
-    """Its draft layers are part of the KV cache that decode fetches: without them on prefill, decode crashes."""
+@rule("PD529", source="vLLM SpeculativeConfig", severity="warning")
+def no_draft_model_is_declared_where_the_method_has_none(stack: Stack) -> Iterator[Problem]:
+    """It has no effect: such a method drafts from the tokens that are there already."""
+    for deployment, name, speculative in _speculating(stack):
+        method = catalog.engine().speculative_methods.get(speculative.method)
+        if method and method.draft_model == "none" and speculative.model is not None:
+            path = in_deployment(deployment, name, "speculative", "model")
+            yield Problem(path, f"{speculative.method} has no draft model", "leave it out")
+
+
+@rule("PD524", source="vllm-ascend#16177 and #16160; vLLM-Ascend speculative decoding guide")
+def roles_draft_as_many_tokens_where_the_kv_cache_has_a_place_for_each(stack: Stack) -> Iterator[Problem]:
+    """The draft layers of dspark are part of the KV cache that decode fetches: without them on prefill, decode crashes. The Mamba
+    state of a hybrid model has a place for each draft token: what prefill hands over is of another size than decode expects."""
     for deployment in stack.deployments.values():
-        yield from _unequal(deployment, {name: _tokens(deployment, name, DSPARK) for name in ROLES})
+        architecture = architecture_of(deployment)
+        dspark = any(_tokens(deployment, name, DSPARK) for name in ROLES)
+        if dspark or (architecture and architecture.hybrid):
+            yield from _unequal(deployment, {name: _tokens(deployment, name, DSPARK if dspark else None) for name in ROLES})
 
 
-@rule("PD525", source="vllm-ascend#16160; vLLM-Ascend speculative decoding guide")
-def hybrid_model_drafts_as_many_tokens_on_both_roles(stack: Stack) -> Iterator[Problem]:
-    """The Mamba state has a place for each draft token: what prefill hands over is of another size than decode expects."""
-    for deployment, architecture in known_architectures(stack):
-        dspark = any(_tokens(deployment, name, DSPARK) for name in ROLES)  # which has the same rule
-        if architecture.hybrid and not dspark:
-            yield from _unequal(deployment, {name: _tokens(deployment, name) for name in ROLES})
-
-
-def _tokens(deployment: Deployment, name: RoleName, method: str | None = None) -> int:
+def _tokens(deployment: Deployment, name: RoleName, method: str | None) -> int:
     """Draft tokens of a role, by one method or by any."""
     speculative = deployment.role(name).speculative
     return speculative.num_speculative_tokens if speculative and method in (None, speculative.method) else 0

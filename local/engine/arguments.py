@@ -598,7 +598,7 @@ def _kv_role(_: Launch, config: Mapping[str, Any]) -> Iterator[str]:
     role = config.get("kv_role")
     if role is None:
         yield f"Please specify kv_role when kv_connector is set, supported roles are {tuple(KV_ROLES)}"
-    elif role not in KV_ROLES:
+    elif str(role) not in KV_ROLES:
         yield f"Unsupported kv_role: {role}. Supported roles are {tuple(KV_ROLES)}"
 
 
@@ -612,7 +612,7 @@ def registers(release: Version, connector: str) -> bool:
 
 def _kv_connector(launch: Launch, config: Mapping[str, Any]) -> Iterator[str]:
     connector, module = config.get("kv_connector"), config.get("kv_connector_module_path")
-    if module in DEAD_MODULES and launch.version >= (0, 14, 0, 0):
+    if str(module) in DEAD_MODULES and launch.version >= (0, 14, 0, 0):
         yield f"No module named '{module}': vLLM-Ascend has no such module after v0.13"
     elif not module and not registers(launch.version, str(connector)):
         yield f"Unsupported connector type: {connector} (not registered in {launch.image})"

@@ -35,16 +35,16 @@ def _serve(engine: Engine, address: str) -> int:
     except OSError as error:
         print(f"{error} while attempting to bind on address {(address, engine.port)}", file=sys.stderr)
         return 1
-    try:
-        ranks.gather(engine, address, _end)
-    except (OSError, ValueError) as error:
-        print(error, file=sys.stderr)
-        return 1
     stopped = threading.Event()
     try:
         process = simulator.start(engine, port, log)
     except FileNotFoundError:
         print(f"{simulator.PROGRAM} is not on PATH: {os.environ.get('PATH')}", file=sys.stderr)
+        return 1
+    try:
+        ranks.gather(engine, address, _end)
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
         return 1
     threading.Thread(target=proxy.serve_forever, daemon=True).start()
     for number in (signal.SIGTERM, signal.SIGINT):

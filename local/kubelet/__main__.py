@@ -142,7 +142,7 @@ class Kubelet:
             self._balance.set()
 
     async def _give_addresses(self) -> None:
-        machine = HOSTS.read_text() if HOSTS.exists() else ""
+        machine = HOSTS.read_text().rstrip("\n") + "\n" if HOSTS.exists() else ""
         self._balance.set()
         while True:
             await self._balance.wait()
@@ -158,7 +158,7 @@ class Kubelet:
 
     def _give_names(self, names: str) -> None:
         """Write the containers' ``/etc/hosts``. In place: it is mounted in them, and a new file would not be."""
-        file = self._node.state.names
+        file = self._node.state.etc_hosts
         if not file.exists() or file.read_text() != names:
             file.write_text(names)
 
@@ -206,7 +206,7 @@ async def main(directory: Path) -> None:
     async with Api.from_kubeconfig(state.kubeconfig) as api:
         hold = socket.create_server(network_holder(cluster.network))
         log.info("this cluster has network %d: %s", cluster.network, hold.getsockname())
-        state.names.touch()
+        state.etc_hosts.touch()
         node = Node(
             api,
             state,

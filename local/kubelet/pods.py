@@ -283,7 +283,7 @@ class Pod:
             [expand(word, variables) for word in words],
             variables,
             spec.get("workingDir") or "/",
-            [Mount(str(self._node.state.names), "/etc/hosts", read_only=True), *mounts],
+            [Mount(str(self._node.state.etc_hosts), "/etc/hosts", read_only=True), *mounts],
         )
 
     def _given(self, spec: Object, directory: Path, path: Iterable[str]) -> dict[str, str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
-from models.base import Declaration
+from models.base import Declaration, OneOf
 from models.kthena.meta import Metadata
 from models.quantities import Duration, Port, Quantity, amount, seconds
 
@@ -82,17 +82,11 @@ class PrometheusSource(Declaration):
     auth: PrometheusAuthentication | None = None
 
 
-class MetricSource(Declaration):
-    """Exactly one of the two."""
+class MetricSource(OneOf):
+    """Where a metric comes from."""
 
     pod: PodSource | None = None
     prometheus: PrometheusSource | None = None
-
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        if (self.pod is None) == (self.prometheus is None):
-            raise ValueError("not exactly one source; give either pod or prometheus")
-        return self
 
 
 class Metric(Declaration):

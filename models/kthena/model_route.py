@@ -6,22 +6,16 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from models.base import Declaration
+from models.base import Declaration, OneOf
 from models.kthena.meta import Metadata
 
 
-class StringMatch(Declaration):
+class StringMatch(OneOf):
     """Exactly one of the three: of several the router looks at the first one only, and none of them matches everything."""
 
     exact: str | None = None
     prefix: str | None = None
     regex: Annotated[str | None, Field(description="Go's syntax (RE2), found anywhere in the text")] = None
-
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        if sum(given is not None for given in (self.exact, self.prefix, self.regex)) != 1:
-            raise ValueError("not exactly one match; give one of exact, prefix and regex")
-        return self
 
 
 class BodyMatch(Declaration):

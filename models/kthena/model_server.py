@@ -34,14 +34,14 @@ class WorkloadPort(Declaration):
 
 
 class ServerRetry(Declaration):
-    """Retry policy; read by nothing in v1.0.0."""
+    """Retry policy."""
 
-    attempts: int
+    attempts: Annotated[int, Field(ge=0)]
     retry_interval: Duration | None = None
 
 
 class TrafficPolicy(Declaration):
-    """Traffic policy; read by nothing in v1.0.0."""
+    """Traffic policy. Kthena v1.0.0 stores it and reads it nowhere (kthena#1498)."""
 
     timeout: Duration | None = None
     retry: ServerRetry | None = None

@@ -283,3 +283,24 @@ def test_destroy_leaves_nothing_but_the_cluster_and_up_brings_everything_back(co
     converged.up()
     converged.wait_until_paired(1, 1)
     assert converged.ask()[1].failures == ()
+
+
+def test_what_an_interrupted_up_has_added_is_gone_after_the_next_one(converged: Cluster) -> None:
+    before = uids(converged.settled_pods())
+    at = f"deployments.{DEPLOYMENT}.decode.podTemplate.spec"
+    converged.configure(f'{at}.nodeSelector["no.such/node"]', "anywhere")
+    command = ["pulumi", "up", "--yes", "--skip-preview", "--stack", "dev", "--config-file", str(converged.config_file)]
+    with subprocess.Popen(
+        [*command, "--non-interactive"], env=converged.environment, cwd=stacks.ROOT, stdout=subprocess.DEVNULL
+    ) as up:
+        until(lambda: True if uids(converged.pods()).keys() and uids(converged.pods()) != before else None, 60)
+        up.send_signal(signal.SIGINT)
+        up.communicate(timeout=60)
+    shutil.copy(stacks.ROOT / "Pulumi.dev.yaml", converged.config_file)
+    converged.configure("cluster.controlPlane.router.port", converged.router_port)
+    converged.configure("cluster.controlPlane.router.debugPort", converged.debug_port)
+    converged.up()
+    pods = converged.settled_pods()
+    assert all(is_ready(pod) and "nodeSelector" not in pod["spec"] for pod in pods.values())
+    converged.wait_until_paired(1, 1)
+    assert converged.ask()[1].failures == ()

@@ -87,6 +87,10 @@ def test_images_claims_secrets_environment_and_pod_templates_take_outputs(deploy
             lambda output: {"route": {"rules": [{"name": output, "targets": {NAME: 1}}]}},
             r"ModelRoute \S+\.spec\.rules\[0\]\.name",
         ),
+        (
+            lambda output: {"prefill": {"podTemplate": {"spec": {"nodeSelector": {output: "true"}}}}},
+            r"ModelServing \S+\.nodeSelector\.\S+ \(a key\)",
+        ),
     ],
 )
 def test_an_output_is_refused_where_the_name_of_an_object_follows_from_it(

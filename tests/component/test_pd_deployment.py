@@ -9,7 +9,6 @@ import pulumi
 import pytest
 
 from components import PDDeployment, PDDeploymentArgs
-from models.route import WeightedRule
 from rules import read
 from tests import stacks
 from tests.component.conftest import Deploy, Recording, Registered
@@ -153,22 +152,6 @@ def test_a_route_comes_after_all_model_servers_that_it_leads_to(deploy: Deploy) 
     servers = {server.urn for server in recording.of_kind("ModelServer")}
     assert len(servers) == 2
     assert servers <= recording.one("ModelRoute").dependencies
-
-
-def test_a_route_to_a_deployment_that_it_was_not_given_is_refused(deploy: Deploy) -> None:
-    declared = read(stacks.config("stable")).deployments["stable"]
-    route = declared.route.model_copy(update={"rules": (WeightedRule(targets={"stable": 90, "canary": 10}),)})
-    cluster = read(stacks.config("stable")).cluster
-
-    args = PDDeploymentArgs(declared.model_copy(update={"route": route}), cluster, router_url="http://router")
-
-    def build_beside_good() -> None:
-        build("good")
-        with pytest.raises(pulumi.RunError, match="canary"):
-            PDDeployment("stable", args)
-
-    _, recording = deploy(build_beside_good)
-    assert {resource.name for resource in recording.resources if not _belongs_to(resource, "good")} == set()
 
 
 SCALING = {"min": 1, "max": 2, "metrics": {"vllm:num_requests_waiting": "10"}}

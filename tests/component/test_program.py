@@ -91,6 +91,13 @@ def test_a_deployment_comes_before_those_whose_routes_lead_to_it(deploy: Deploy)
     assert servers <= recording.one("ModelRoute").dependencies
 
 
+def test_a_route_may_lead_to_what_another_stack_has_made(deploy: Deploy) -> None:
+    declared = stacks.stack_file("dev")
+    declared["deployments"]["deepseekv4-pd"]["route"] = {"rules": [{"targets": {"deepseekv4-pd": 90, "elsewhere": 10}}]}
+    recording = run_stack(deploy, declared)
+    assert {server.urn for server in recording.of_kind("ModelServer")} <= recording.one("ModelRoute").dependencies
+
+
 def test_a_cluster_with_its_own_kthena_gets_no_control_plane_objects(deploy: Deploy) -> None:
     recording = run_stack(deploy, stacks.stack_file("deepseek-v2-lite"))
     assert recording.of_kind("Deployment") == []

@@ -19,8 +19,9 @@ from typing import Any
 import catalog
 from local.engine.arguments import check
 from local.kubelet.environment import environment
-from models.deployment import ROLES, Deployment
+from models.deployment import Deployment
 from models.quantities import LAST_PORT, amount
+from models.role import ROLES
 from render import RenderedDeployment
 from render.names import GROUP_LABEL, ROLE_ID_LABEL
 from render.pods import SCRIPTS

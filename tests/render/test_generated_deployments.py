@@ -53,8 +53,8 @@ REFUSED_WITHOUT_THE_RULE = (
 """Rules with a counterpart: what they refuse, the API server, bash or the stand-in of vLLM refuses as well"""
 STRICTER = {"PD301", "PD320"}
 """Of these, rules that refuse also what the engine takes: it would stand in two places"""
-WARNED_OF_A_REFUSAL = ("PD313",)
-"""Warnings of what is refused for certain, unless the engine is newer than the rule knows"""
+WARNED_OF_A_REFUSAL = ("PD313", "PD562")
+"""Warnings of what is refused for certain, unless the engine is of a release that takes it"""
 SETTINGS = settings(
     max_examples=EXAMPLES,
     derandomize=True,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from models.deployment import ROLES
+from models.role import ROLES
 from render import render_deployment
 from render.pods import derived_env, pod_template
 from rules import read

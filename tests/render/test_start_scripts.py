@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from models.deployment import RoleName
+from models.role import RoleName
 from render import render_deployment
 from rules import read
 from tests import stacks

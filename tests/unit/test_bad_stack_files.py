@@ -65,7 +65,7 @@ def only(checked: Stack | tuple[Finding, ...]) -> Finding:
         ("--- \nconfig: {}\n---\nconfig: {}\n", (3, 1), "another document", "one document"),
         ("config: !custom {}\n", (1, 9), "!custom", "leave it out"),
         ("config:\n  ? [a]\n  : b\n", (2, 5), "a key that is no text", "a text"),
-        ("config: {a: 1,\n  b: 2,\n  a: 3}\n", (3, 3), "'a' is on line 1 already", "leave one"),
+        ("config: {a: 1,\n  b: 2,\n  a: 3}\n", (3, 3), '"a" is on line 1 already', "leave one"),
         ("config: &a [*a]\n", (1, 9), "an alias inside what it stands for", "write it out"),
         ("a: &a {<<: *a}\n", (1, 4), "an alias inside what it stands for", "write it out"),
         ("a: {<<: 3}\n", (1, 9), "<< without a map", "<<: *NAME"),
@@ -99,8 +99,8 @@ def test_every_key_that_stands_twice_is_named_with_both_lines_and_its_path(check
     found = check(f"{HEAD}    mine:\n      ratio: 1P1D\n      groups: 1\n      ratio: 2P1D\n      groups: 2\n")
     assert isinstance(found, tuple)
     assert [(dotted(finding.path), finding.line, finding.problem) for finding in found] == [
-        ("kthena-pd:deployments.mine.ratio", 7, "'ratio' is on line 5 already"),
-        ("kthena-pd:deployments.mine.groups", 8, "'groups' is on line 6 already"),
+        ("kthena-pd:deployments.mine.ratio", 7, '"ratio" is on line 5 already'),
+        ("kthena-pd:deployments.mine.groups", 8, '"groups" is on line 6 already'),
     ]
 
 
@@ -202,7 +202,7 @@ def test_a_deployments_name_that_is_no_label_is_refused_with_what_a_name_is(chec
         ("recovery: {policy: RoleRestart}", '"RoleRestart" is not allowed', "one of RoleRecreate"),
         ("route: {rules: [{targts: {}}]}", "unknown key", "did you mean targets?"),
         ("accept: {PD703: 1}", "1 is not a text", 'quotes around it: "1"'),
-        ("engine: {version: 0.13.0}", '"0.13.0" is not allowed', "for example v0.13.0rc3"),
+        ("engine: {version: 0.13.0}", '"0.13.0" is not allowed', "for example v0.23.0"),
     ],
 )
 def test_a_value_of_another_type_is_refused_with_how_to_write_it(check: Check, edit: str, problem: str, remedy: str) -> None:

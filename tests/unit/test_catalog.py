@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
+from packaging.version import Version
 
 import catalog
 from catalog import CatalogError
 from catalog.lines import lines
 from catalog.types import EngineCatalog, ModelArchitecture, NpuFamily
 from models.deployment import Deployment
+from rules.additional_config import ONLY_ROLE
+from rules.architecture import LONGER_THAN_THE_MODEL
+from rules.environment import NUMBERS, SAME_ON_BOTH
 from tests import stacks
 
 SHAPES: dict[str, tuple[type[Any], dict[str, str]]] = {
@@ -25,6 +31,7 @@ SHAPES: dict[str, tuple[type[Any], dict[str, str]]] = {
 }
 FILES = [(kind, path) for kind in SHAPES for path in catalog.files(kind).values()]
 ENGINE = stacks.ROOT / "catalog" / "engine.yaml"
+OTHERS = [stacks.ROOT / "catalog" / name for name in ("settings.yaml", "pod_spec_values.yaml")]
 
 
 @cache
@@ -47,7 +54,7 @@ def test_a_recipes_name_ends_with_its_npu_family() -> None:
     assert {name.rpartition("-")[2] for name in catalog.recipe_names()} <= set(catalog.files("npu"))
 
 
-@pytest.mark.parametrize("path", [ENGINE, *(path for _, path in FILES)], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [ENGINE, *OTHERS, *(path for _, path in FILES)], ids=lambda path: path.stem)
 def test_no_key_stands_twice_in_one_map(path: Path) -> None:
     places = [place for place, _ in lines(yaml.compose(path.read_text(), Loader=yaml.SafeLoader))]
     assert len(places) == len(set(places))
@@ -63,15 +70,39 @@ def test_names_of_connectors_models_methods_and_releases_are_those_of_the_catalo
     assert {recipe.engine.version.removeprefix("v") for recipe in recipes()} <= set(engine.releases)
 
 
-def test_every_connector_either_fits_the_router_or_has_a_reason_why_it_is_unusable() -> None:
-    for name, connector in catalog.engine().connectors.items():
-        assert (connector.router_connector is None) == (connector.unusable is not None), name
+def test_releases_stand_in_their_order() -> None:
+    releases = catalog.engine().releases
+    assert list(releases) == sorted(releases, key=Version)
 
 
 def test_a_model_with_grouped_heads_says_how_many_there_are() -> None:
     for name, model in catalog.models().items():
         assert (model.key_value_heads is not None) == (model.attention == "GQA"), name
         assert (model.experts is None) == (model.experts_per_token is None), name
+
+
+def test_settings_that_recipes_and_rules_name_are_known() -> None:
+    settings, roles = catalog.settings(), [role for recipe in recipes() for role in (recipe.prefill, recipe.decode)]
+    variables = {*NUMBERS, *SAME_ON_BOTH, LONGER_THAN_THE_MODEL, *(name for role in roles for name in role.env)}
+    variables |= {name for recipe in recipes() for name in recipe.engine.env}
+    assert variables - set(settings.environment) == set()
+    given = {key: value for role in roles for key, value in role.additional_config.items()}
+    assert given.keys() | ONLY_ROLE.keys() <= settings.additional_config.keys()
+    for key, value in given.items():
+        assert not isinstance(value, dict) or value.keys() <= set(settings.additional_config[key]), key
+
+
+def test_every_value_of_a_pod_spec_is_laid_over_a_field_that_is_there() -> None:
+    places = [place for place, _ in catalog.fields(catalog.pod_spec_schema())]
+    for pattern in catalog.pod_spec_values():
+        assert any(fnmatchcase(place, pattern) for place in places), pattern
+    Draft202012Validator.check_schema(catalog.valid_pod_spec_schema())
+
+
+def test_no_recipe_is_longer_than_its_model() -> None:
+    for recipe in recipes():
+        longest = catalog.models()[str(recipe.model.architecture)].max_model_len
+        assert longest is None or recipe.model.max_model_len <= longest, recipe.model.served
 
 
 GOOD = """\

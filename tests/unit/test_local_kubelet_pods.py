@@ -393,7 +393,7 @@ def test_containers_are_told_the_names_of_headless_services_as_pods_come_and_go(
     api = FakeApi()
     headless = service("entry")
     headless["spec"] |= {"type": "ClusterIP", "clusterIP": "None", "publishNotReadyAddresses": True}
-    names = State(tmp_path / "state").names
+    names = State(tmp_path / "state").etc_hosts
 
     def known() -> bool:
         return names.exists() and "entry.default" in names.read_text()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, get_args
 
 import pytest
 
-from models.deployment import Deployment, Role
+from models.deployment import Deployment
 from models.quantities import LAST_PORT
+from models.role import Role
 from render.arguments import derived_flags
 from rules import Finding, StackError, escape_hatch, read
 from rules.finding import dotted
@@ -82,6 +84,17 @@ def test_prefill_of_several_pods_is_advised_with_the_release_that_has_it() -> No
     assert "pods: 2, or" in remedy(of(decode={"parallelism": {"dp": 16}}, engine=old), "PD102")
 
 
+def test_the_number_of_servers_that_is_asked_for_is_enough_for_everything() -> None:
+    declared: dict[str, Any] = {"ratio": "2P1D", "groups": 3, "decode": {"pods": 2}}
+    asked = re.search(r"nodes of at least (\d+)", remedy(of(cluster=cluster(nodes=8), **declared), "PD102"))
+    assert asked
+    assert "PD102" not in {found.code for found in findings_of(of(cluster=cluster(nodes=int(asked[1])), **declared))}
+
+
+def test_an_instance_over_more_pods_than_it_needs_may_be_told_to_take_fewer() -> None:
+    assert remedy(of(cluster=cluster(nodes=2), decode={"pods": 2}), "PD102").startswith("decode.pods: 1, or")
+
+
 @pytest.mark.parametrize(("nodes", "fits"), [(3, True), (2, False)])
 def test_workers_take_servers_too(nodes: int, *, fits: bool) -> None:
     decode = {"parallelism": {"dp": 32, "tp": 1}, "pods": 2}
@@ -92,6 +105,43 @@ def test_with_the_hosts_network_the_workers_of_a_deployment_do_not_share_a_serve
     decode = {"parallelism": {"dp": 8, "tp": 2}, "pods": 2}
     assert paths(of(cluster=cluster(nodes=2), decode=decode, hostNetwork=True), "PD102")
     assert not paths(of(cluster=cluster(nodes=2), decode=decode, hostNetwork=False), "PD102")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ratio", "prefill", "decode", "codes"),
+    [
+        (2, "2P2D", 6, 6, []),
+        (2, "3P2D", 6, 6, ["PD102"]),  # a server holds two of them
+        (2, "2P2D", 6, 10, []),
+        (2, "3P2D", 2, 12, []),
+        (2, "1P2D", 5, 12, ["PD102"]),  # beside twelve there is no room for five
+        (2, "4P3D", 5, 3, []),
+        (2, "4P4D", 5, 3, ["PD106"]),  # 5 + 5 + 3 + 3 on each would fit, and it begins with 5 + 5 + 5
+        (3, "4P4D", 5, 3, []),
+    ],
+)
+def test_that_pods_fit_is_refused_where_they_can_not_and_warned_of_where_nobody_found_how(
+    nodes: int, ratio: str, prefill: int, decode: int, codes: list[str]
+) -> None:
+    split = {"prefill": {"parallelism": {"dp": prefill, "tp": 1}}, "decode": {"parallelism": {"dp": decode, "tp": 1}}}
+    config = stacks.config(cluster=cluster(nodes=nodes), recipe=LITE, ratio=ratio, **split)
+    found = {finding.code: finding.severity for finding in findings_of(config) if finding.code in ("PD102", "PD106")}
+    assert list(found) == codes
+    assert found.get("PD106") in (None, "warning")
+
+
+@pytest.mark.parametrize(
+    ("npu", "codes"),
+    [
+        ({"family": "A9", "plugin": "cce"}, {"PD101", "PD502", "PD601"}),
+        ({"family": "A3", "plugin": "acme"}, {"PD101", "PD502", "PD601"}),
+        ({"family": "A3", "plugin": "cce", "chip": "910C"}, {"PD104", "PD328", "PD502", "PD601"}),
+    ],
+)
+def test_npus_that_are_not_known_hide_only_what_depends_on_them(npu: dict[str, Any], codes: set[str]) -> None:
+    added = {"podTemplate": {"spec": {"containers": [{"name": "exporter"}]}}}
+    config = of(cluster=cluster(**npu, nodes=1), decode={"batching": {"maxNumBatchedTokens": 1}, **added}, port=9000)
+    assert {finding.code for finding in findings_of(config) if finding.severity == "error"} - {"PD102"} == codes
 
 
 @pytest.mark.parametrize(
@@ -200,6 +250,51 @@ def test_an_image_is_of_the_declared_release_and_family_and_has_mooncake(
 ) -> None:
     found = findings_of(of(engine={"version": version, "image": image}))
     assert [finding.code for finding in found if finding.code in ("PD203", "PD211", "PD212")] == wrong
+
+
+@pytest.mark.parametrize(
+    ("image", "wrong"),
+    [
+        ("registry.example:5000/serving/engine", True),
+        ("registry.example:5000/serving/engine:v1", False),
+        ("registry.example:5000/serving/engine@sha256:" + "a" * 64, False),
+        (None, False),
+    ],
+)
+def test_an_image_without_a_tag_or_a_digest_may_be_another_one_on_each_node(image: str | None, *, wrong: bool) -> None:
+    assert paths(of(engine={"image": image}), "PD214") == (["deepseekv4-pd.engine.image"] if wrong else [])
+
+
+@pytest.mark.parametrize(
+    ("decode", "at", "meant"),
+    [
+        ({"env": {"HCCL_BUFFSIZ": "1"}}, "env.HCCL_BUFFSIZ", "HCCL_BUFFSIZE"),
+        ({"env": {"hccl_op_expansion_mode": "AIV"}}, "env.hccl_op_expansion_mode", "HCCL_OP_EXPANSION_MODE"),
+        ({"env": {"VLLM_USE_V_1": "1"}}, "env.VLLM_USE_V_1", "VLLM_USE_V1"),
+        ({"additionalConfig": {"recomputeSchedulerEnable": True}}, "additionalConfig.recomputeSchedulerEnable", "recompute_sch"),
+        (
+            {"additionalConfig": {"eplb_config": {"dynamic_epbl": True}}},
+            "additionalConfig.eplb_config.dynamic_epbl",
+            "dynamic_eplb",
+        ),
+    ],
+)
+def test_a_name_that_is_nearly_known_is_taken_for_a_slip(decode: dict[str, Any], at: str, meant: str) -> None:
+    config = of(decode=decode)
+    assert paths(config, "PD315") == [f"deepseekv4-pd.decode.{at}"]
+    assert remedy(config, "PD315").startswith(f"did you mean {meant}")
+
+
+@pytest.mark.parametrize(
+    "decode",
+    [
+        {"env": {"SITE": "a", "MY_BUFFSIZE": "1", "HCCL_NEXT_YEARS_SWITCH": "1", "VLLM_USE_V1": "1"}},
+        {"additionalConfig": {"next_years_config": {"enabled": True}, "finegrained_tp_config": {"attention_size": 1}}},
+        {"additionalConfig": {"dyntra_lb_config": {"enabeld": True}, "eplb_config": [1]}},
+    ],
+)
+def test_a_name_that_is_close_to_nothing_is_somebodys_own(decode: dict[str, Any]) -> None:
+    assert paths(of(decode=decode), "PD315") == []
 
 
 @pytest.mark.parametrize(
@@ -459,13 +554,21 @@ def test_large_weights_are_given_the_time_that_vllm_ascends_own_tests_wait(size:
 
 
 @pytest.mark.parametrize(
-    ("timeout", "env", "wrong"),
+    ("written", "meant"),
     [
-        ("480s", {}, False),
-        ("481s", {}, True),
-        ("10m", {"VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT": "600"}, False),
-        ("300s", {"VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT": "120"}, True),
+        ("700", "did you mean 700Gi?"),
+        ("700Mi", "did you mean 700Gi?"),
+        ("0.5Gi", "at least 1Gi"),
+        ("1Gi", None),
+        ("700Gi", None),
     ],
 )
-def test_prefill_keeps_what_a_client_may_still_wait_for(timeout: str, env: dict[str, str], *, wrong: bool) -> None:
-    assert bool(paths(of(traffic={"timeout": timeout}, engine={"env": env}), "PD841")) is wrong
+def test_memory_below_a_gibibyte_lacks_its_unit(written: str, meant: str | None) -> None:
+    config = of(prefill={"resources": {"requests": {"memory": written}}})
+    assert paths(config, "PD705") == (["deepseekv4-pd.prefill.resources.requests.memory"] if meant else [])
+    assert meant is None or remedy(config, "PD705") == meant
+
+
+def test_a_directory_that_is_not_mounted_is_told_what_mounts_it() -> None:
+    config = of(model={"lora": {"adapters": {"law": "/adapters/law"}}})
+    assert "a volumeMount in container vllm" in remedy(config, "PD712")

@@ -49,6 +49,8 @@ def buffer(size: int) -> dict[str, Any]:
 
 
 DENSE = {"expertParallel": False}
+TWICE: dict[str, Any] = {"parallelism": {"dp": 2, **DENSE}}
+TWICE_DENSE = {"model": model("qwen3-32b", maxModelLen=40960), "prefill": TWICE, "decode": TWICE}
 RECIPES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any], set[str]]] = {
     "DeepSeek-V4-Flash A3": (
         {"version": "v0.23.0"},
@@ -190,11 +192,13 @@ def test_a_public_recipe_is_refused_nothing_and_warned_of_what_is_known(name: st
         ("v0.11.0", {"decode": {"asyncScheduling": True, "speculative": None}}, None),
         ("v0.12.0rc1", {"decode": {"asyncScheduling": True}}, None),
         ("v0.23.0", {"model": model("deepseek-v3")}, None),
+        ("v0.13.0", TWICE_DENSE, None),
+        ("v0.14.0rc1", TWICE_DENSE, "PD511"),
     ],
 )
 def test_a_defect_is_reported_in_the_releases_that_have_it(version: str, deployment: dict[str, Any], code: str | None) -> None:
-    decode = {"asyncScheduling": False, "graph": "PIECEWISE", **deployment.pop("decode", {})}
-    codes = set(found(engine={"version": version}, decode=decode, **deployment))
+    decode = {"asyncScheduling": False, "graph": "PIECEWISE", **deployment.get("decode", {})}
+    codes = set(found(**{**deployment, "engine": {"version": version}, "decode": decode}))
     assert codes - {"PD506"} == ({code} if code else set())  # PIECEWISE is unusual
 
 
@@ -235,19 +239,55 @@ def test_weights_are_shared_by_all_dies_of_an_instance(parallelism: dict[str, An
     assert set(findings) == ({code} if code else set())
 
 
-def test_weights_that_do_not_fit_are_told_how_many_dies_they_need() -> None:
-    remedy = found(model={"weightSize": "1200Gi"})["PD541"].remedy
-    assert remedy.startswith("dp x tp x pp of at least ")
-    dies = int(remedy.rpartition(" ")[2])
-    enough = {"parallelism": {"dp": -(-dies // 8), "tp": 8}, "graph": "FULL_DECODE_ONLY"}
-    assert not {"PD541", "PD542"} & set(
-        found(model={"weightSize": "1200Gi"}, prefill={**enough, "graph": "eager"}, decode=enough)
-    )
+A3_REMEDIES = [
+    # 28 dies would do; the experts divide among 32, which is two servers
+    ("deepseek-v4-flash", "1200Gi", 0.9, "dp 4 with tp 8 and pods 2"),
+    ("qwen3-32b", "400Gi", 0.9, "dp 1 with tp 16"),  # 10 dies, and 64 heads
+    ("qwen3-32b", "9000Gi", 0.9, "dp x tp x pp of at least 209"),
+    ("deepseek-v4-flash", "600Gi", 0.5, "dp 4 with tp 8 and pods 2, or gpuMemoryUtilization 0.9"),
+    (None, "1200Gi", 0.9, "dp x tp x pp of at least 28"),
+]
 
 
-def test_an_unquantized_model_is_measured_by_its_bf16_weights() -> None:
-    assert "PD541" in found(model=model("deepseek-v3", quantization=None))
-    assert not {"PD541", "PD542"} & set(found(model=model("deepseek-v3")))
+@pytest.mark.parametrize(("architecture", "size", "utilization", "remedy"), A3_REMEDIES)
+def test_weights_that_do_not_fit_are_told_a_parallelism_that_the_model_and_the_servers_allow(
+    architecture: str | None, size: str, utilization: float, remedy: str
+) -> None:
+    parallelism = {"dp": 2 if architecture != "qwen3-32b" else 1, "tp": 8 if architecture != "qwen3-32b" else 2}
+    role = {"parallelism": parallelism, "gpuMemoryUtilization": utilization}
+    findings = found(model={"architecture": architecture, "weightSize": size}, prefill=role, decode={})
+    assert findings["PD541" if "PD541" in findings else "PD542"].remedy == remedy
+
+
+def test_what_weights_that_do_not_fit_are_told_mends_it() -> None:
+    enough = {"parallelism": {"dp": 4, "tp": 8}, "pods": 2}
+    fitting = found(model={"weightSize": "1200Gi"}, prefill=enough, decode=enough)
+    assert not {"PD541", "PD542"} & set(fitting)
+
+
+@pytest.mark.parametrize(
+    ("declared", "reported"),
+    [
+        ({"model": {"maxModelLen": 1048576}}, False),
+        ({"model": {"maxModelLen": 1048577}}, True),
+        ({"model": {"maxModelLen": 2097152}, "engine": {"extraArgs": ['--hf-overrides={"rope_scaling": {}}']}}, False),
+        ({"model": {"maxModelLen": 2097152}, "decode": {"extraArgs": ["--hf-overrides", "{}"]}}, True),
+        ({"model": {"maxModelLen": 2097152}, "engine": {"env": {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}}}, False),
+        ({"model": {"maxModelLen": 2097152}, "engine": {"env": {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "0"}}}, True),
+        ({"model": {"maxModelLen": 2097152, "architecture": None}}, False),
+    ],
+)
+def test_a_sequence_longer_than_the_model_can_is_refused_unless_both_roles_are_told_otherwise(
+    declared: dict[str, Any], *, reported: bool
+) -> None:
+    assert ("PD545" in found(**declared)) == reported
+
+
+@pytest.mark.parametrize("quantization", ["ascend", None])
+def test_a_model_of_unknown_precision_is_measured_by_its_smallest(quantization: str | None) -> None:
+    declared = model("deepseek-v3", quantization=quantization)
+    assert not {"PD541", "PD542"} & set(found(model=declared))
+    assert "PD541" in found(model={**declared, "weightSize": "1250Gi"})
 
 
 @pytest.mark.parametrize(
@@ -320,7 +360,7 @@ def test_settings_of_split_experts_are_silently_off_without_them(
 def test_sequence_parallelism_of_a_dense_model_needs_no_experts() -> None:
     dense = {"parallelism": {"dp": 1, "tp": 8, "expertParallel": False}}
     given = {**dense, "additionalConfig": {"enable_flashcomm1": True}}
-    assert found(model=model("qwen3-32b"), prefill=given, decode=dense) == {}
+    assert found(model=model("qwen3-32b", maxModelLen=40960), prefill=given, decode=dense) == {}
 
 
 def test_short_requests_first_is_for_prefill() -> None:
@@ -342,7 +382,7 @@ def test_balance_scheduling_is_seen_in_the_environment_too() -> None:
         ({"lmhead_tensor_parallel_size": 8}, {}, set()),
         ({"lmhead_tensor_parallel_size": 0}, {}, set()),
         ({"lmhead_tensor_parallel_size": 3}, {}, {"PD536"}),
-        ({"oproj_tensor_parallel_size": 8}, {}, {"PD530", "PD537"}),
+        ({"oproj_tensor_parallel_size": 8}, {}, {"PD530", "PD562"}),
         ({"oproj_tensor_parallel_size": 8}, {"parallelism": {"dp": 16, "tp": 1}}, {"PD530"}),
         ({"oproj_tensor_parallel_size": 8}, {"parallelism": {"dp": 16, "tp": 1}, "graph": "eager"}, {"PD506", "PD530", "PD537"}),
         ({"mlp_tensor_parallel_size": "8"}, {}, set()),
@@ -357,7 +397,9 @@ def test_parts_of_the_model_are_split_over_data_parallel_ranks(
 def test_a_dense_model_has_no_finegrained_tp() -> None:
     dense = {"parallelism": {"dp": 1, "tp": 8, "expertParallel": False}}
     config = {"finegrained_tp_config": {"lmhead_tensor_parallel_size": 1}}
-    assert set(found(model=model("qwen3-32b"), prefill=dense, decode={**dense, "additionalConfig": config})) == {"PD536"}
+    assert set(
+        found(model=model("qwen3-32b", maxModelLen=40960), prefill=dense, decode={**dense, "additionalConfig": config})
+    ) == {"PD536"}
 
 
 @pytest.mark.parametrize(
@@ -369,9 +411,9 @@ def test_a_dense_model_has_no_finegrained_tp() -> None:
         (None, draft(2), {"speculative": None}, {"PD526"}),
         (None, {"speculative": None}, draft(3), set()),
         ("qwen3.5-397b-a17b", draft(3), draft(3), set()),
-        ("qwen3.5-397b-a17b", draft(1), draft(3), {"PD525"}),
-        ("qwen3.5-397b-a17b", draft(3), draft(1), {"PD525"}),
-        ("qwen3.5-397b-a17b", {"speculative": None}, draft(3), {"PD525"}),
+        ("qwen3.5-397b-a17b", draft(1), draft(3), {"PD524"}),
+        ("qwen3.5-397b-a17b", draft(3), draft(1), {"PD524"}),
+        ("qwen3.5-397b-a17b", {"speculative": None}, draft(3), {"PD524"}),
         ("qwen3.5-397b-a17b", {"speculative": None}, {"speculative": None}, set()),
         (None, draft(5, "dspark"), draft(5, "dspark"), set()),
         (None, draft(7, "dspark"), draft(5, "dspark"), {"PD524"}),
@@ -384,6 +426,23 @@ def test_roles_draft_together(architecture: str | None, prefill: dict[str, Any],
     fitting = {"batching": {"maxNumBatchedTokens": 4096, "maxNumSeqs": 64}}
     named = {"model": model(architecture)} if architecture else {}
     assert set(found(engine={"version": "v0.25.1rc1"}, prefill=prefill, decode={**decode, **fitting}, **named)) == codes
+
+
+@pytest.mark.parametrize(
+    ("method", "directory", "code"),
+    [
+        ("ngram", None, None),
+        ("ngram", "draft", "PD529"),
+        ("deepseek_mtp", None, None),
+        ("deepseek_mtp", "draft", None),  # its layers may lie in a directory of their own
+        ("eagle3", None, "PD523"),
+        ("eagle3", "draft", None),
+    ],
+)
+def test_a_draft_model_is_given_where_the_method_has_one(method: str, directory: str | None, code: str | None) -> None:
+    speculative = {"method": method, "numSpeculativeTokens": 1, "model": directory}
+    findings = found(prefill={"speculative": None}, decode={"speculative": speculative, "batching": {"maxNumSeqs": 72}})
+    assert set(findings) == ({code} if code else set())
 
 
 @pytest.mark.parametrize(
@@ -442,6 +501,12 @@ def test_a_decode_batch_holds_a_step_of_48_sequences_with_two_drafts_each_and_no
     assert set(found(decode={"batching": {"maxNumBatchedTokens": tokens}})) == codes
 
 
+@pytest.mark.parametrize(("tokens", "codes"), [(7199, {"PD503"}), (7200, set()), (7201, {"PD505"})])
+def test_a_decode_batch_may_be_as_large_as_a_step_is(tokens: int, codes: set[str]) -> None:
+    decode = {"batching": {"maxNumBatchedTokens": tokens, "maxNumSeqs": 2400}}
+    assert {"PD503", "PD505"} & set(found(decode=decode)) == codes
+
+
 @pytest.mark.parametrize("place", ["engine", "prefill"])
 def test_prompts_that_are_not_chunked_must_fit_a_batch(place: str) -> None:
     given: dict[str, Any] = {place: {"extraArgs": ["--no-enable-chunked-prefill"]}}
@@ -465,6 +530,7 @@ def test_async_scheduling_is_questioned_only_in_a_pipeline() -> None:
         ),
         ("PD503", "144", {"decode": {"batching": {"maxNumBatchedTokens": 100}}}),
         ("PD504", "24, for example, with 72 tokens", {"decode": {"batching": {"maxNumBatchedTokens": 60, "maxNumSeqs": 20}}}),
+        ("PD505", "7200, a full step", {"decode": {"batching": {"maxNumBatchedTokens": 8192, "maxNumSeqs": 2400}}}),
         ("PD505", "144, a full step", {"decode": {"batching": {"maxNumBatchedTokens": 4097}}}),
         (
             "PD505",
@@ -482,7 +548,8 @@ def test_async_scheduling_is_questioned_only_in_a_pipeline() -> None:
             "PD511",
             "1, and a ratio with more instances: 6 of decode",
             {
-                "model": {"architecture": "qwen3-32b"},
+                "model": {"architecture": "qwen3-32b", "maxModelLen": 40960},
+                "engine": {"version": "v0.18.0"},
                 "ratio": "1P2D",
                 "prefill": {"parallelism": {"dp": 1, "expertParallel": False}},
                 "decode": {"parallelism": {"dp": 3, "expertParallel": False}},

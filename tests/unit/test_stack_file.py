@@ -148,6 +148,18 @@ def test_what_the_stack_file_says_goes_over_the_recipe_and_the_rest_stays() -> N
     assert deployment.prefill.batching.max_num_seqs == 4
 
 
+def test_more_of_the_same_choice_goes_over_the_recipe_and_another_one_replaces_it() -> None:
+    secret = read(stacks.config(recipe="deepseek-v2-lite-a3", model={"weights": {"download": {"credentials": "hf"}}}))
+    download = secret.deployments["deepseekv4-pd"].model.weights.download
+    assert download is not None
+    assert (download.source, download.credentials) == ("deepseek-ai/DeepSeek-V2-Lite", "hf")
+    claim = {"claim": {"name": "cache", "path": "/cache"}}
+    elsewhere = read(stacks.config(recipe="deepseek-v2-lite-a3", model={"weights": {"download": {"cache": claim}}}))
+    download = elsewhere.deployments["deepseekv4-pd"].model.weights.download
+    assert download is not None
+    assert (download.source, download.cache.host_path) == ("deepseek-ai/DeepSeek-V2-Lite", None)
+
+
 def test_downloaded_weights_replace_the_recipes_host_path() -> None:
     weights = {"download": {"source": "org/model", "cache": {"hostPath": "/cache/model"}}}
     deployment = read(stacks.config(model={"weights": weights})).deployments["deepseekv4-pd"]
