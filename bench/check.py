@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def main() -> None:
         files = {number: stack_file(Path(directory), number) for number in SIZES}
         for file in files.values():
             findings(file)  # what is read once stays in memory
-        checks = _in_turn({str(number): lambda file=file: findings(file) for number, file in files.items()})  # type: ignore[misc]
+        checks = _in_turn({str(number): partial(findings, file) for number, file in files.items()})
         every_recipe = stack_file(Path(directory), len(catalog.recipe_names()))
         starts = _in_turn(
             {
@@ -104,7 +105,11 @@ def _python(program: str) -> Callable[[], object]:
 
 
 def _run(*command: str) -> Callable[[], object]:
-    return lambda: subprocess.run(command, cwd=CHECKOUT, stdout=subprocess.DEVNULL, check=False)
+    # Compiled modules are kept, as they are on a user's machine, whatever is set here.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    run = partial(subprocess.run, command, cwd=CHECKOUT, env=environment, stdout=subprocess.DEVNULL, check=False)
+    run()
+    return run
 
 
 def _report(results: dict[str, Any]) -> str:

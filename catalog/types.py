@@ -1,7 +1,5 @@
 """Shapes of the catalogue's files."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """When Kthena's autoscaler changes the number of instances or groups."""
 
-from __future__ import annotations
-
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator

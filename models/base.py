@@ -1,7 +1,5 @@
 """The base of every declared type."""
 
-from __future__ import annotations
-
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -11,6 +9,7 @@ from pydantic.alias_generators import to_camel
 class Declaration(BaseModel):
     """A frozen type with Kubernetes' camelCase keys in YAML; an unknown key is an error.
 
+    Annotations in this room are evaluated by Python and not postponed: pydantic would compile each of them at import.
     Defaults that are declarations themselves are made by ``model_construct``: a validated one would build its type's validator
     at import, only for it to be built again as a part of the whole.
     """

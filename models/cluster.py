@@ -1,7 +1,5 @@
 """What is true of one environment: its NPUs, its scheduler, its Kthena control plane."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

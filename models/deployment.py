@@ -1,7 +1,5 @@
 """One P/D deployment as the stack file declares it."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Any, Literal
 
@@ -67,7 +65,10 @@ class KVPool(Declaration):
 
     master: Annotated[
         str,
-        Field(pattern=r"^[\w.-]+:[0-9]{1,5}$", description="address of the Mooncake master, which is there already: host:port"),
+        Field(
+            pattern=r"^[a-zA-Z0-9_.-]+:[0-9]{1,5}$",
+            description="address of the Mooncake master, which is there already: host:port",
+        ),
     ]
     segment_size: Annotated[Quantity, Field(description="host memory that each rank gives to the pool; whole gibibytes")] = "1Gi"
     load_async: Annotated[bool, Field(description="blocks come from the pool while the engine goes on")] = False

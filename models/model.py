@@ -1,7 +1,5 @@
 """The model that a deployment serves: its names, its weights, how every engine loads it."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
@@ -48,7 +46,7 @@ class Download(Declaration):
     source: Annotated[
         str,
         Field(
-            pattern=r"^((hf|ms|s3|pvc)://\S+|[\w.-]+/[\w.-]+)$",
+            pattern=r"^((hf|ms|s3|pvc)://\S+|[a-zA-Z0-9_.-]+/[a-zA-Z0-9_.-]+)$",
             description="Hugging Face id, or hf://, ms://, s3://, pvc:// URI",
         ),
     ]
@@ -111,7 +109,7 @@ class Model(Declaration):
     block_size: Annotated[int | None, Field(ge=1, description="tokens of a KV block; absent: the engine's default")] = None
     quantization: Annotated[Literal["ascend"] | None, Field(description="ascend for ModelSlim weights")] = None
     chat_template: Annotated[
-        str | None, Field(pattern=r"^[\w-][\w.-]*$", description="file name inside the weights directory")
+        str | None, Field(pattern=r"^[a-zA-Z0-9_-][a-zA-Z0-9_.-]*$", description="file name inside the weights directory")
     ] = None
     trust_remote_code: bool = False
     hybrid_kv_cache_manager: Annotated[

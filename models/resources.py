@@ -1,7 +1,5 @@
 """CPU and memory of a container."""
 
-from __future__ import annotations
-
 from models.base import Declaration
 from models.quantities import Quantity
 

@@ -1,7 +1,5 @@
 """One role: how an instance of it is split over NPUs and pods, and how its engine runs."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue

@@ -1,7 +1,5 @@
 """How requests reach deployments by the name of a model."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

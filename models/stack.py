@@ -1,7 +1,5 @@
 """The whole stack file."""
 
-from __future__ import annotations
-
 from models.base import Declaration
 from models.cluster import Cluster
 from models.deployment import Deployment

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import catalog
 from models.deployment import Deployment
-from models.overrides import DeploymentOverrides
 from rules.finding import one_of
 from rules.shape import overlay
+
+if TYPE_CHECKING:  # many types, for type checkers only
+    from models.overrides import DeploymentOverrides
 
 
 def deployment(name: str, *, recipe: str | None = None, **overrides: Unpack[DeploymentOverrides]) -> Deployment:

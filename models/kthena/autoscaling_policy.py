@@ -1,7 +1,5 @@
 """workload.serving.volcano.sh/v1alpha1 AutoscalingPolicy."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field

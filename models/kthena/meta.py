@@ -1,7 +1,5 @@
 """What all Kthena kinds share."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from models.base import Declaration

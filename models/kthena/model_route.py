@@ -1,7 +1,5 @@
 """networking.serving.volcano.sh/v1alpha1 ModelRoute."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator

@@ -1,7 +1,5 @@
 """networking.serving.volcano.sh/v1alpha1 ModelServer."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """workload.serving.volcano.sh/v1alpha1 ModelServing."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Any, Literal, Self
 
