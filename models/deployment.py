@@ -10,7 +10,18 @@ from models.base import Declaration
 from models.kthena.model_server import TrafficPolicy
 from models.kthena.model_serving import GangPolicy, NetworkTopology, Plugin, RolloutStrategy
 from models.model import Model
-from models.quantities import DnsLabel, Duration, EnvName, ImageReference, Namespace, ObjectName, Port, PositiveDuration, Quantity
+from models.quantities import (
+    ADDRESS,
+    DnsLabel,
+    Duration,
+    EnvName,
+    ImageReference,
+    Namespace,
+    ObjectName,
+    Port,
+    PositiveDuration,
+    Quantity,
+)
 from models.role import ROLES, Role, RoleName
 from models.route import Route
 
@@ -66,7 +77,7 @@ class KVPool(Declaration):
     master: Annotated[
         str,
         Field(
-            pattern=r"^[a-zA-Z0-9_.-]+:[0-9]{1,5}$",
+            pattern=ADDRESS,
             description="address of the Mooncake master, which is there already: host:port",
         ),
     ]

@@ -7,6 +7,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 LAST_PORT = 65535
 Port = Annotated[int, Field(ge=1, le=LAST_PORT)]
+ADDRESS = r"^[a-zA-Z0-9_.-]+:([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$"
+"""host:port"""
 
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
@@ -112,7 +114,7 @@ ImageReference = Annotated[
 
 
 def _number_as_text(value: object) -> object:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 Quantity = Annotated[
@@ -121,10 +123,10 @@ Quantity = Annotated[
     Field(
         pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$",
         description="a Kubernetes quantity, for example 500m, 64 or 700Gi",
-        json_schema_extra={"type": ["string", "integer"]},
+        json_schema_extra={"type": ["string", "number"]},
     ),
 ]
-"""As in Kubernetes a whole number may stand without quotes"""
+"""As in Kubernetes a number may stand without quotes"""
 
 _MULTIPLES = {"m": 1e-3, "": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18} | {
     f"{letter}i": 2.0 ** (10 * (power + 1)) for power, letter in enumerate("KMGTPE")

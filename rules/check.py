@@ -81,7 +81,10 @@ def read(config: Mapping[str, Any], source: Source | None = None, warn: Callable
     places = source.places(config) if source else {}
     name = source.name if source else ""
     stack, malformed = shape.parse(config)
-    findings = in_order(_placed(finding, name, places) for finding in [*malformed, *(check(stack) if stack else ())])
+    found = check(stack) if stack else []
+    if malformed:  # what is not in the stack may be in the file
+        found = [finding for finding in found if finding.code not in routing.ABOUT_WHAT_IS_ABSENT]
+    findings = in_order(_placed(finding, name, places) for finding in [*malformed, *found])
     refuse_errors(findings)
     if stack is None:  # never without an error that says why
         raise StackError(findings)
@@ -125,7 +128,7 @@ def _is_accepted(stack: Stack, finding: Finding) -> bool:
 
 def _useless_acceptances(stack: Stack, found: Sequence[Finding]) -> Iterator[Finding]:
     """What is accepted and does not occur, or can't be accepted: left standing, it would hide the next one."""
-    severities = {rule.code: rule.severity for rule in RULES}
+    severities = {check.code: check.severity for check in CHECKS}
     occurring = {(finding.code, finding.path[1]) for finding in found}
     for deployment in stack.deployments.values():
         # what the recipe accepts, the user can't leave out

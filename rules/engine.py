@@ -163,9 +163,9 @@ def pool_segments_are_whole_gibibytes(stack: Stack) -> Iterator[Problem]:
     """Mooncake on Ascend registers memory by the gibibyte."""
     for deployment in stack.deployments.values():
         pool = deployment.kv_transfer.pool
-        if pool and amount(pool.segment_size) % 2**30:
+        if pool and (amount(pool.segment_size) % 2**30 or not amount(pool.segment_size)):
             path = in_deployment(deployment, "kvTransfer", "pool", "segmentSize")
-            above = -(-amount(pool.segment_size) // 2**30)
+            above = max(-(-amount(pool.segment_size) // 2**30), 1)
             yield Problem(path, f"{pool.segment_size} is no whole number of gibibytes", f"{above:.0f}Gi")
 
 

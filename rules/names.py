@@ -56,12 +56,9 @@ def model_names_have_one_route(stack: Stack) -> Iterator[Problem]:
         for gateway in _gateways(deployment):
             other, first = taken.setdefault((gateway, name), (deployment.name, path))
             if first != path:
-                yield Problem(
-                    path,
-                    f"{name!r} leads to {other} already",
-                    f"another name, for example {name}-{deployment.name}; or route.enabled: false here and a weight in {other}'s "
-                    "route",
-                )
+                shared = f"; or route.enabled: false here and a weight in {other}'s route" if other != deployment.name else ""
+                remedy = f"another name, for example {name}-{deployment.name}{shared}"
+                yield Problem(path, f"{name!r} leads to {other} already", remedy)
                 break
 
 

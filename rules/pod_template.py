@@ -13,10 +13,11 @@ from models.quantities import IMAGE_REFERENCE, LAST_PORT, OBJECT_NAME, amount
 from models.role import PodTemplatePatch, RoleName
 from models.stack import Stack
 from render.pod_template import CONTAINERS, NAMED_BY, overridden, patched
-from render.pods import derived_env, pod_template, resource_name
+from render.pods import ENGINE_CONTAINER, derived_env, pod_template, resource_name
 from rules.escape_hatch import KTHENA_ENV
 from rules.finding import Path, Problem, did_you_mean, in_deployment, one_of, roles, rule, shown
 from rules.npu import device_plugin_of
+from rules.ports import blocks_of
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
@@ -106,6 +107,9 @@ def entry_pods(stack: Stack) -> Iterator[tuple[Deployment, RoleName, dict[str, A
 def pod_template_adds_and_overrides_nothing(stack: Stack) -> Iterator[Problem]:
     """One value would stand in two places, and what follows from the declaration elsewhere would not follow from it here."""
     for one in _patched(stack):
+        for path, container, rendered in one.containers():
+            if rendered.get("name") == ENGINE_CONTAINER and "args" in container:
+                yield Problem((*path, "args"), "the start script reads no arguments", f"{one.role}.extraArgs")
         found = {path: rendered for template in one.rendered for path, rendered, _ in overridden(template, one.patch)}
         for path, rendered in found.items():
             place = _named(one.patch, path)
@@ -305,6 +309,7 @@ def names_in_the_pod_template_are_there_once(stack: Stack) -> Iterator[Problem]:
 def ports_of_the_pod_template_are_free(stack: Stack) -> Iterator[Problem]:
     """A pod with a port that doesn't exist is refused; of two containers that listen on one port one can't start."""
     for one in _patched(stack):
+        blocks = list(blocks_of(one.deployment, one.role))
         taken = {
             _socket(port): (holder["name"], port.get("name")) for holder in one.entry["containers"] for port in _ports(holder)
         }
@@ -316,10 +321,15 @@ def ports_of_the_pod_template_are_free(stack: Stack) -> Iterator[Problem]:
                         yield Problem((*path, "ports", index, key), f"{number} is no port", f"1 to {LAST_PORT}")
                 here = (container["name"], port.get("name"))
                 first = taken.setdefault(_socket(port), here)
+                # the first port of the side channel is declared, those of the other ranks follow it
+                block = next((block for block in blocks if port["containerPort"] in block.ports), None)
+                place = (*path, "ports", index, "containerPort")
+                if first == here and block and not rendered:
+                    yield Problem(place, f"{port['containerPort']} is in {block}", "another port")
                 # a container may give a port of its own several names
-                if first != here and (rendered or first[0] != here[0]):
+                elif first != here and (rendered or first[0] != here[0]):
                     problem = f"the pod's port {port['containerPort']} is that of {first[0]} already"
-                    yield Problem((*path, "ports", index, "containerPort"), problem, "another port")
+                    yield Problem(place, problem, "another port")
 
 
 def _ports(container: dict[str, Any]) -> list[dict[str, Any]]:

@@ -58,7 +58,7 @@ def engine_ports_are_disjoint(stack: Stack) -> Iterator[Problem]:
 
 def _meetings_in_a_pod(stack: Stack) -> Iterator[Problem]:
     for deployment, role, _ in roles(stack):
-        blocks = list(_blocks(deployment, role))
+        blocks = list(blocks_of(deployment, role))
         for one, other in combinations(blocks, 2):
             if _meet(one.ports, other.ports):
                 # what can be moved is named: the sidecar's port is Kthena's
@@ -116,7 +116,7 @@ def ports_keep_out_of_the_range_of_hccl(stack: Stack) -> Iterator[Problem]:
 
 def _meetings_with(stack: Stack, taken: Callable[[Deployment, RoleName], list[range]], owner: str) -> Iterator[Problem]:
     for deployment, role, _ in roles(stack):
-        blocks = [block for pod in _pods_with_ports(deployment, role) for block in _blocks(deployment, role, pod)]
+        blocks = [block for pod in _pods_with_ports(deployment, role) for block in blocks_of(deployment, role, pod)]
         for block, own in product(blocks, taken(deployment, role)):
             if _meet(block.ports, own):
                 yield Problem(block.path, f"{block} is in {owner}'s own range {_written(own)}", _beside(own, block.needed))
@@ -163,7 +163,7 @@ def _pods_on_the_host(stack: Stack) -> Iterator[Pod]:
         if not deployment.host_network or declared.pod_template.spec.keys() & {"affinity", "nodeName", "nodeSelector"}:
             continue  # who chooses the servers knows what else is there
         for index in _pods_with_ports(deployment, role):
-            blocks = tuple(_blocks(deployment, role, index))
+            blocks = tuple(blocks_of(deployment, role, index))
             ports = declared_ports(deployment, role, worker=index > 0)
             layout = (declared.npus_per_pod, ports, *(block.ports for block in blocks))
             if layout not in seen:
@@ -173,7 +173,7 @@ def _pods_on_the_host(stack: Stack) -> Iterator[Pod]:
 
 def declared_ports(deployment: Deployment, role: RoleName, *, worker: bool) -> frozenset[int]:
     """Ports in a pod's template: with the host's network the scheduler gives each of them to one pod of a server."""
-    own = () if worker else (block for block in _blocks(deployment, role) if len(block.ports) == block.needed == 1)
+    own = () if worker else (block for block in blocks_of(deployment, role) if len(block.ports) == block.needed == 1)
     return frozenset({deployment.kv_transfer.port, *(block.ports.start for block in own)})
 
 
@@ -184,7 +184,7 @@ def _pods_with_ports(deployment: Deployment, role: RoleName) -> range:
     return range(declared.pods if fit else 1)
 
 
-def _blocks(deployment: Deployment, role: RoleName, pod: int = 0) -> Iterator[Block]:
+def blocks_of(deployment: Deployment, role: RoleName, pod: int = 0) -> Iterator[Block]:
     """All that listens in the ``pod``-th pod of an instance of ``role``; the first is the entry pod."""
     declared = deployment.role(role)
     share, ranks = declared.npus_per_pod, declared.parallelism.npus

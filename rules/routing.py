@@ -15,6 +15,7 @@ from rules.finding import Path, Problem, in_deployment, one_of, rule
 _STORE = "Kthena v1.0.0 pkg/kthena-router/datastore/store.go"
 _WEBHOOK = "Kthena v1.0.0 pkg/kthena-router/webhook/validator.go"
 _LIMITER = "Kthena v1.0.0 pkg/kthena-router/filters/ratelimit"
+ABOUT_WHAT_IS_ABSENT = {"PD417", "PD425"}
 _API = "/v1/"
 """the router serves model routes below it (pkg/kthena-router/router/router.go)"""
 
@@ -143,7 +144,9 @@ def every_route_rule_can_be_reached(stack: Stack) -> Iterator[Problem]:
             yield Problem(
                 in_deployment(deployment, "route", "rules", taken + 1),
                 f"rule {taken} of this route takes every request",
-                "put the rule without a match last",
+                f"its targets in rule {taken}, with their weights"
+                if _matches_all(declared[taken + 1].match)
+                else "put the rule without a match last",
             )
 
 
@@ -165,7 +168,7 @@ def route_matches_can_be_true(stack: Stack) -> Iterator[Problem]:
                 yield Problem(
                     (*path, "match", "uri", key),
                     f"{text!r} is outside of {_API}, where the router serves models",
-                    f"{_API}{text.lstrip('/')}",
+                    f"/{text}" if f"/{text}".startswith(_API) else f"a path below {_API}, for example /v1/chat/completions",
                 )
 
 

@@ -129,13 +129,15 @@ def _findings(error: ValidationError, below: Path, deployment: Mapping[str, Any]
 def _explain(details: ErrorDetails, path: Path, declared: Declared) -> tuple[str, str]:
     if details["type"] == "extra_forbidden":
         known = _known_keys(path[:-1])
+        if len(path) == 1 and "." in str(path[0]):
+            return "one key with dots in it", "the parts below each other; `pulumi config set --path` writes them so"
         return "unknown key", did_you_mean(path[-1], known, f"known here: {one_of(known)}")
     if details["type"] == "missing":
         return "is missing", f"declare it{declared.example(path[-1])}"
-    return _explain_value(details, declared)
+    return _explain_value(details, path, declared)
 
 
-def _explain_value(details: ErrorDetails, declared: Declared) -> tuple[str, str]:
+def _explain_value(details: ErrorDetails, path: Path, declared: Declared) -> tuple[str, str]:
     kind, given, limits = details["type"], details["input"], details.get("ctx", {})
     if kind == "value_error":
         problem, _, remedy = str(limits["error"]).partition("; ")
@@ -144,8 +146,9 @@ def _explain_value(details: ErrorDetails, declared: Declared) -> tuple[str, str]
     if kind == "string_pattern_mismatch":
         remedy = _forms().get(limits["pattern"], "")
     if kind in WANTED:
-        wanted = declared.wanted(WANTED[kind])
-        problem, remedy = f"{shown(given)} is not {WANTED[kind]}", f"leave it out, or {wanted}" if given is None else wanted
+        problem, remedy = f"{shown(given)} is not {WANTED[kind]}", declared.wanted(WANTED[kind])
+        if given is None and path[0] == "deployments":  # a recipe may have it
+            remedy = f"leave it out, or {remedy}"
         if kind == "string_type" and isinstance(given, int | float):
             remedy = f'quotes around it: "{json.dumps(given)}"'
     if kind == "literal_error":

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from models.base import Declaration, OneOf
 from models.kthena.meta import Metadata
+from models.quantities import ADDRESS
 
 
 class StringMatch(OneOf):
@@ -48,7 +49,7 @@ class RouteRule(Declaration):
 class RedisAddress(Declaration):
     """Redis that several routers count in."""
 
-    address: Annotated[str, Field(pattern=r"^\S+:\d+$", description="host:port")]
+    address: Annotated[str, Field(pattern=ADDRESS, description="host:port")]
 
 
 class GlobalRateLimit(Declaration):

@@ -17,7 +17,11 @@ from render import render_deployment
 from rules import read
 from tests import stacks
 
-RECORDING_VLLM = f"""#!{sys.executable}
+PYTHON = f"""#!/bin/sh
+exec {sys.executable} -I -S "$@"
+"""
+"""without what it looks for at its start: the scripts use its own modules only, and are started often here"""
+RECORDING_VLLM = f"""#!{sys.executable} -IS
 import json, os, sys
 json.dump({{"argv": sys.argv[1:], "env": dict(os.environ), "pid": os.getpid()}}, open(os.environ["RECORD"], "w"))
 """
@@ -59,8 +63,9 @@ class Starter:
             (self.weights / name).write_text("{}")
         self.path = directory / "bin"
         self.path.mkdir()
-        (self.path / "vllm").write_text(RECORDING_VLLM)
-        (self.path / "vllm").chmod(0o755)
+        for name, program in (("vllm", RECORDING_VLLM), ("python3", PYTHON)):
+            (self.path / name).write_text(program)
+            (self.path / name).chmod(0o755)
 
     def run(
         self, role: RoleName, env: dict[str, str] | None = None, worker: int = 0, **declared: Any
