@@ -64,7 +64,7 @@ def declared(ratio: str) -> dict[str, Any]:
     config = Source("", (CHECKOUT / "Pulumi.dev.yaml").read_text()).config
     config["cluster"]["controlPlane"] = {"install": False}
     (deployment,) = config["deployments"].values()
-    config["deployments"] = {BENCHED: {**deployment, "ratio": ratio, "model": {"served": BENCHED}}}
+    config["deployments"] = {BENCHED: {**deployment, "ratio": ratio, "model": {"served": BENCHED, "weightSize": "1Gi"}}}
     # one die a pod, so that it fits beside stack dev
     for role in ("prefill", "decode"):
         config["deployments"][BENCHED][role] = {
