@@ -83,7 +83,7 @@ def steps(draw: st.DrawFn, path: str) -> Declared:
                 mostly(st.just("deepseek_mtp"), st.sampled_from([*catalog.engine().speculative_methods, OUTSIDE_THE_CATALOGUE]))
             )
             if draw(once_in(5)):
-                declared["speculative"]["model"] = draw(st.sampled_from(["draft", f"{path}/draft", "/elsewhere/draft"]))
+                declared["speculative"]["model"] = draw(st.sampled_from(["draft", f"{path}/draft"]))
         if draw(st.booleans()):
             declared["graph"] = draw(st.sampled_from(["eager", "FULL_DECODE_ONLY", "PIECEWISE"]))
         if draw(once_in(4)):

@@ -80,6 +80,8 @@ class Starter:
         lora, roles = deployment.model.lora, [deployment.role(name) for name in ROLES]
         drafts = [role.speculative.model for role in roles if role.speculative and role.speculative.model]
         for directory in [*(lora.adapters.values() if lora else ()), *drafts]:
+            if not (self.weights / directory).is_relative_to(self.weights):
+                continue  # of an image of its own: nothing is written outside of the test's directory
             (self.weights / directory).mkdir(parents=True, exist_ok=True)
             for name in ("config.json", "adapter_config.json"):
                 (self.weights / directory / name).write_text("{}")
