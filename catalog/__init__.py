@@ -14,7 +14,7 @@ import yaml
 from packaging.version import Version
 from pydantic import BaseModel, ValidationError
 
-from catalog.lines import lines
+from catalog.lines import lines, nearest
 from catalog.types import EngineCatalog, FlagCatalog, ModelArchitecture, NpuFamily, SettingsCatalog
 
 _HERE = Path(__file__).resolve().parent
@@ -62,9 +62,7 @@ def load(path: Path, shape: type[Shape], beside: Mapping[str, Any] | None = None
 def _located(found: Mapping[tuple[str | int, ...], int], details: Any) -> tuple[int, str]:
     """One mistake with the line of its key, or of the nearest thing around it that the file has."""
     location = tuple(key for key in details["loc"] if key != "[key]")  # pydantic's mark of a wrong key
-    around = (location[:length] for length in range(len(location), 0, -1))
-    line = next((found[place] for place in around if place in found), 1)
-    return line, f"{'.'.join(map(str, location))}: {details['msg']}"
+    return nearest(location, found) or 1, f"{'.'.join(map(str, location))}: {details['msg']}"
 
 
 def _mistake(path: Path, line: int, problem: str) -> str:

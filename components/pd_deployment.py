@@ -125,9 +125,8 @@ class PDDeployment(pulumi.ComponentResource):
 def _readiness(deployment: Deployment) -> dict[str, str]:
     groups = deployment.groups
     rollout = deployment.rollout_strategy and deployment.rollout_strategy.rolling_update_configuration
-    held_back = bool(
-        rollout and rollout.partition not in (None, 0, "0%")
-    )  # groups that keep their revision are never counted as updated
+    # Groups that keep their revision are never counted as updated.
+    held_back = bool(rollout and rollout.partition not in (None, 0, "0%"))
     scaled = deployment.autoscaling and deployment.autoscaling.groups
     conditions = [
         # Alone it is true up to 10 s too early while roles are replaced (measured).

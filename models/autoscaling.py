@@ -9,6 +9,11 @@ from models.kthena.autoscaling_policy import Behavior, MetricSource, MostReplica
 from models.role import RoleName
 
 
+def _refuse_reversed(least: float, most: float) -> None:
+    if least > most:
+        raise ValueError(f"min {least} is above max {most}; write the smaller one as min")
+
+
 class Scaling(Declaration):
     """Bounds of what is scaled, and what its metrics should be.
 
@@ -33,8 +38,7 @@ class Scaling(Declaration):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.min > self.max:
-            raise ValueError(f"min {self.min} is above max {self.max}; write the smaller one as min")
+        _refuse_reversed(self.min, self.max)
         without_target = sorted(self.metric_sources.keys() - self.metrics.keys())
         if without_target:
             raise ValueError(f"sources without a target: {', '.join(without_target)}; name them in metrics too")
@@ -49,8 +53,7 @@ class RatioRange(Declaration):
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
-        if self.min > self.max:
-            raise ValueError(f"min {self.min} is above max {self.max}; write the smaller one as min")
+        _refuse_reversed(self.min, self.max)
         return self
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from models.base import dump
@@ -22,7 +21,7 @@ NAMED_BY = {
 }
 """Lists of a PodSpec whose items have an identity -> the field that it is in"""
 
-_Overridden = tuple[Path, Any, Any]
+Overridden = tuple[Path, Any, Any]
 
 
 def patched(template: dict[str, Any], patch: PodTemplatePatch) -> dict[str, Any]:
@@ -31,14 +30,14 @@ def patched(template: dict[str, Any], patch: PodTemplatePatch) -> dict[str, Any]
     return merged
 
 
-def overridden(template: dict[str, Any], patch: PodTemplatePatch) -> Iterator[tuple[Path, Any, Any]]:
+def overridden(template: dict[str, Any], patch: PodTemplatePatch) -> list[Overridden]:
     """What ``patch`` would change instead of adding: its place in the patch, the rendered value, the patch's value."""
-    found: list[_Overridden] = []
+    found: list[Overridden] = []
     _merged(template, dump(patch), (), found)
-    yield from found
+    return found
 
 
-def _merged(rendered: Any, patch: Any, path: Path, found: list[_Overridden]) -> Any:
+def _merged(rendered: Any, patch: Any, path: Path, found: list[Overridden]) -> Any:
     if isinstance(rendered, dict) and isinstance(patch, dict):
         both = {key: _merged(rendered[key], patch[key], (*path, key), found) for key in patch if key in rendered}
         return {**rendered, **patch, **both}
@@ -49,7 +48,7 @@ def _merged(rendered: Any, patch: Any, path: Path, found: list[_Overridden]) -> 
     return patch
 
 
-def _merged_items(rendered: list[Any], patch: list[Any], path: Path, found: list[_Overridden]) -> list[Any]:
+def _merged_items(rendered: list[Any], patch: list[Any], path: Path, found: list[Overridden]) -> list[Any]:
     identity = NAMED_BY.get(str(path[-1]))
     places = {item.get(identity): index for index, item in enumerate(rendered)} if identity else {}
     merged = list(rendered)

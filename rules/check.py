@@ -8,6 +8,7 @@ from pathlib import Path as File
 from typing import Any
 
 import catalog
+from catalog.lines import nearest
 from models.stack import Stack
 from rules import (  # noqa: F401 - each registers its rules
     additional_config,
@@ -109,8 +110,7 @@ def require_context(stack: Stack, contexts: Collection[str]) -> None:
 
 def _placed(finding: Finding, name: str, places: Mapping[Path, Place]) -> Finding:
     """``finding`` with the place of its path, or of the nearest thing around it that the file has."""
-    around = (finding.path[:length] for length in range(len(finding.path), -1, -1))
-    place = next((places[path] for path in around if path in places), None)
+    place = nearest(finding.path, places)
     return replace(finding, file=name, line=place.line, column=place.column) if place else finding
 
 

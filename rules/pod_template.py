@@ -202,7 +202,7 @@ def env_of_kthena_and_the_start_scripts_is_left_to_them(stack: Stack) -> Iterato
     """Kthena replaces its variables in every container, and the start script sets the derived ones after these."""
     for one in _patched(stack):
         for path, container, rendered in one.containers():
-            derived = derived_env(one.deployment, one.role) if container["name"] == "vllm" else frozenset[str]()
+            derived = derived_env(one.deployment, one.role) if container["name"] == ENGINE_CONTAINER else frozenset[str]()
             known = {variable["name"] for variable in rendered.get("env", [])}
             for index, variable in enumerate(container.get("env", [])):
                 name = variable["name"]

@@ -15,7 +15,6 @@ from rules.finding import Path, Problem, in_deployment, one_of, rule
 _STORE = "Kthena v1.0.0 pkg/kthena-router/datastore/store.go"
 _WEBHOOK = "Kthena v1.0.0 pkg/kthena-router/webhook/validator.go"
 _LIMITER = "Kthena v1.0.0 pkg/kthena-router/filters/ratelimit"
-ABOUT_WHAT_IS_ABSENT = {"PD417", "PD425"}
 _API = "/v1/"
 """the router serves model routes below it (pkg/kthena-router/router/router.go)"""
 
@@ -289,3 +288,7 @@ def one_prompt_is_within_the_limit(stack: Stack) -> Iterator[Problem]:
                 f"{tokens} a {limit.unit}, and a prompt may have {longest} tokens",
                 f"{longest} or more, in a longer unit if need be",
             )
+
+
+ABOUT_WHAT_IS_ABSENT = {every_deployment_can_be_reached.code, route_targets_are_deployments_of_the_stack.code}
+"""Rules that are right only where every deployment of the file is in the stack"""

@@ -5,28 +5,17 @@ Values lie on both sides of what the rules ask for, so that a good part of the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from hypothesis import strategies as st
 
 import catalog
+from rules.shape import overlay
 
 Declared = dict[str, Any]
 NAME = "deepseekv4-pd"
 OTHER = "canary"
 OUTSIDE_THE_CATALOGUE = "NoSuchName"
-
-
-def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Declared:
-    """``over`` on ``base``, maps key by key."""
-    whole = dict(base)
-    for key, value in over.items():
-        below = whole.get(key)
-        whole[key] = (
-            merged(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) and key != "weights" else value
-        )
-    return whole
 
 
 def near(*values: int) -> st.SearchStrategy[int]:
@@ -473,11 +462,11 @@ def stack_files(draw: st.DrawFn, path: str) -> Declared:
     deployment: Declared = {"recipe": recipe, **draw(weights(path))}
     edits = EDITS | {"parallelism": parallelism(family.dies_per_node), "steps": steps(path)}
     for edit in draw(st.lists(st.sampled_from(sorted(edits)), min_size=1, max_size=5, unique=True)):
-        deployment = merged(deployment, draw(edits[edit]))
+        deployment = overlay(deployment, draw(edits[edit]))
     deployments = {NAME: deployment}
     if draw(once_in(5)):
         deployments[OTHER] = {"recipe": recipe, "model": {"served": "other", "weights": {"hostPath": path}}}
-    return {"cluster": merged({"npu": npu}, draw(CLUSTERS)), "deployments": deployments}
+    return {"cluster": overlay({"npu": npu}, draw(CLUSTERS)), "deployments": deployments}
 
 
 ALIKE: dict[type, st.SearchStrategy[Any]] = {

@@ -36,9 +36,6 @@ REMEMBERING_PYTHON = f"""#!/bin/bash
 # Nothing that it is asked for changes between two starts, and it costs more than all the rest: the same program with the
 # same arguments is answered from what it said before. Without a fork, so that this costs nothing.
 IFS= read -r -d '' program
-if [[ $program == *environ* ]]; then
-  exec {sys.executable} -I -S "$@" <<<"$program"
-fi
 for known in "$RECORD"/*.asked; do
   [ -e "$known" ] && IFS= read -r -d '' asked <"$known"
   if [[ ${{asked:-}} == "$program$*" ]]; then

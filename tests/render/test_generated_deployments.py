@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from render import RenderedDeployment, render_deployment
 from rules import Finding, StackError, example, read, shape
 from tests.render.crds import Crds
-from tests.render.declarations import broken_stack_files, merged, stack_files
+from tests.render.declarations import broken_stack_files, stack_files
 from tests.render.starting import Starter
 
 EXAMPLES = int(os.environ.get("KTHENA_PD_EXAMPLES", "60"))
@@ -144,7 +144,7 @@ def on_this_machine(config: dict[str, Any], starter: Starter) -> dict[str, Any]:
     """An example with its weights where the starter has them."""
     weights = {"model": {"weights": {"hostPath": str(starter.weights)}}}
     declared = below(config["deployments"], starter)
-    return {**config, "deployments": {name: merged(deployment, weights) for name, deployment in declared.items()}}
+    return {**config, "deployments": {name: shape.overlay(deployment, weights) for name, deployment in declared.items()}}
 
 
 def below(value: Any, starter: Starter) -> Any:
