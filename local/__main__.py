@@ -15,7 +15,6 @@ from local.errors import LocalError
 from local.state import CHECKOUT, State, is_free, locate
 from models.cluster import ControlPlane
 from models.deployment import Deployment
-from models.role import ROLES
 from models.stack import Stack
 from rules import StackError, read_file
 
@@ -87,9 +86,8 @@ def _up(stack: str, config_file: Path, pods: str | None) -> None:
         _say("pods are simulated as objects only: there is no engine to answer a chat request")
         return
     router_url = program.outputs(stack)["router"]
-    debug_port = program.router_flags(declared.cluster.control_plane.namespace)["--debug-port"]
     for deployment in declared.deployments.values():
-        _ask(program, deployment, router_url, f"http://127.0.0.1:{debug_port}")
+        _ask(program, deployment, router_url)
     _say(f"done in {time.monotonic() - begin:.1f} s")
     _next_steps(stack, declared)
 
@@ -118,14 +116,10 @@ def _check_router_ports(control: ControlPlane, program: pulumi.Pulumi) -> None:
         )
 
 
-def _ask(program: pulumi.Pulumi, deployment: Deployment, router_url: str, debug_url: str) -> None:
-    prefill, decode = (deployment.groups * deployment.ratio.of(role) for role in ROLES)
-    name, namespace = deployment.name, deployment.namespace
-    if chat.pair(debug_url, namespace, name, prefill, decode, lambda: program.touch_pods(namespace, name)):
-        _say(f"the router had started without sorting the pods of {name} (a defect of Kthena v1.0.0): it was told again")
+def _ask(program: pulumi.Pulumi, deployment: Deployment, router_url: str) -> None:
     answer = chat.chat(router_url, deployment.model.served, QUESTION)
     evidence = chat.kv_evidence(program.state.pods, answer.request_id)
-    print(f"\n{name}: {deployment.groups} x ({deployment.ratio})\n{chat.explain(answer, evidence)}\n", flush=True)
+    print(f"\n{deployment.name}: {deployment.groups} x ({deployment.ratio})\n{chat.explain(answer, evidence)}\n", flush=True)
     if not evidence.proven:
         raise LocalError("the answer came without proof that KV cache went from prefill to decode")
 

@@ -21,9 +21,6 @@ from local.errors import LocalError
 from local.state import PodFolder
 
 POLL_SECONDS = 0.1
-PATIENCE_SECONDS = 5
-"""for a router that hears of every change"""
-PAIRING_SECONDS = 30
 
 
 class ChatRefusedError(LocalError):
@@ -142,32 +139,6 @@ def wait_until_paired(  # noqa: PLR0913, PLR0917  # who, how many, how long: all
                     "see the pods with `make status` and the router's log with `make logs POD=...`",
                 )
             time.sleep(POLL_SECONDS)
-
-
-def pair(  # noqa: PLR0913, PLR0917  # as wait_until_paired
-    debug_url: str, namespace: str, model_server: str, prefill: int, decode: int, touch_pods: Callable[[], object]
-) -> bool:
-    """Wait until the router has paired the pods, and help it where it has lost them.
-
-    A router of Kthena v1.0.0 that starts beside running pods sorts a pod into prefill or decode only if it hears of the
-    ModelServer first; otherwise not before the pod's object changes (``store.AddOrUpdatePod``, ``syncModelServerHandler``).
-
-    Args:
-        touch_pods: changes the objects of the ModelServer's pods
-
-    Returns:
-        Whether the router needed that help.
-
-    Raises:
-        LocalError: as ``wait_until_paired``
-    """
-    try:
-        wait_until_paired(debug_url, namespace, model_server, prefill, decode, PATIENCE_SECONDS)
-    except LocalError:
-        touch_pods()
-        wait_until_paired(debug_url, namespace, model_server, prefill, decode, PAIRING_SECONDS)
-        return True
-    return False
 
 
 def _pods_of(client: httpx.Client, namespace: str, model_server: str) -> tuple[int, int] | None:

@@ -204,6 +204,10 @@ def programs(folders: Mapping[str, Path], state: State, pki: Pki, chosen: Mappin
             f"--tls-cert-file={pki.certificate}",
             f"--tls-private-key-file={pki.key}",
             f"--token-auth-file={pki.tokens}",
+            # for logs and forwarded ports; kubelets listen on their nodes' addresses, whose names nobody knows
+            f"--kubelet-client-certificate={pki.certificate}",
+            f"--kubelet-client-key={pki.key}",
+            "--kubelet-preferred-address-types=InternalIP",
             "--authorization-mode=Node,RBAC",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={pki.service_accounts}",
@@ -468,12 +472,18 @@ async def _crds_served(api: Api, kthena: Path) -> bool:
 
 
 async def _nodes_ready(api: Api, nodes: Iterable[Node]) -> bool:
-    """Whether kwok cares for all nodes, and pods can be scheduled on them."""
+    """Whether kwok cares for all nodes, they have their addresses, and pods can be scheduled on them."""
     found = await api.request("GET", "/api/v1/nodes", parameters={"labelSelector": NODE_LABEL})
     leases = await api.request("GET", LEASES)
     ready = {node["metadata"]["name"] for node in found["items"] if _is_usable(node)}
     cared_for = {lease["metadata"]["name"] for lease in leases["items"]}
-    return {node.name for node in nodes} <= ready & cared_for
+    if not {node.name for node in nodes} <= ready & cared_for:
+        return False
+    there = {node["metadata"]["name"]: node for node in found["items"]}
+    # a kwok that sees a node before its addresses are written writes that it has none; once it is ready, kwok leaves it alone
+    lacking = [node for node in nodes if not _matches(there[node.name], node)]
+    await asyncio.gather(*(_apply_node(api, node) for node in lacking))
+    return not lacking
 
 
 def _is_usable(node: Object) -> bool:

@@ -7,15 +7,14 @@ import os
 import re
 import shlex
 import shutil
-import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from cli.pulumi import PulumiError, end_orphans, interrupts_are_pulumis, locks, mend
 from local import toolchain
 from local.errors import LocalError
 from local.state import CHECKOUT, State
@@ -68,14 +67,15 @@ class Pulumi:
         config = ["--config-file", str(self.config_file)] if self.config_file and _takes_config(arguments) else []
         interactive = not capture and sys.stdout.isatty()
         command = [arguments[0], *config, *([] if interactive else ["--non-interactive"]), *arguments[1:]]
-        done = subprocess.run(
-            ["pulumi", *command],
-            cwd=CHECKOUT,
-            env=self.environment,
-            capture_output=capture,
-            text=True,
-            check=False,
-        )
+        with nullcontext() if capture else interrupts_are_pulumis():
+            done = subprocess.run(
+                ["pulumi", *command],
+                cwd=CHECKOUT,
+                env=self.environment,
+                capture_output=capture,
+                text=True,
+                check=False,
+            )
         if check and done.returncode:
             said = f":\n{done.stdout}{done.stderr}" if capture else ", see above"
             raise LocalError(f"pulumi {' '.join(arguments)} failed{said}")
@@ -83,6 +83,7 @@ class Pulumi:
 
     def select(self, stack: str) -> None:
         """Make ``stack`` the current one, creating it if need be."""
+        self._mend()
         self.run("stack", "select", "--create", stack)
 
     def outputs(self, stack: str) -> dict[str, Any]:
@@ -108,29 +109,31 @@ class Pulumi:
         arguments = [argument for one in listed for argument in one["spec"]["template"]["spec"]["containers"][0]["args"]]
         return {flag: value for flag, _, value in (argument.partition("=") for argument in arguments)}
 
-    def touch_pods(self, namespace: str, model_serving: str) -> None:
-        """Change the objects of a ModelServing's pods, so that who watches them hears of them again."""
-        selector = f"--selector=modelserving.volcano.sh/name={model_serving}"
-        annotation = f"kthena-pd/touched={time.time():.0f}"
-        self.kubectl("annotate", "pods", "--overwrite", f"--namespace={namespace}", selector, annotation)
-
     def free_dead_lock(self, stack: str) -> list[int]:
         """Release the stack's lock where its holder on this machine is dead, and end what that left running.
 
         Returns:
-            Process ids of the dead holders; empty if there was nothing to release.
-        """
-        dead = [pid for pid in self._lock_holders(stack) if not Path(f"/proc/{pid}").exists()]
-        if dead:
-            self.run("cancel", "--yes", stack)
-            for orphan in _orphans(self.state.pulumi / "home"):
-                os.kill(orphan, signal.SIGTERM)
-        return dead
+            Process ids of the dead holders; empty if there was nothing to release, or somebody may be at work.
 
-    def _lock_holders(self, stack: str) -> list[int]:
-        locks = self.state.pulumi / "backend" / ".pulumi" / "locks" / "organization" / PROJECT / stack
-        held = [json.loads(lock.read_text()) for lock in locks.glob("*.json")]
-        return [lock["pid"] for lock in held if lock.get("hostname") == socket.gethostname()]
+        Raises:
+            LocalError: what was left behind can't be read, or doesn't end.
+        """
+        self._mend()
+        try:
+            held = locks(self.state.pulumi / "backend", PROJECT, stack)
+            if not held or not all(lock.is_dead for lock in held):
+                return []
+            end_orphans(self.state.pulumi / "home", CHECKOUT)
+        except PulumiError as error:
+            raise LocalError(str(error)) from error
+        self.run("cancel", "--yes", stack)
+        return [lock.pid for lock in held]
+
+    def _mend(self) -> None:
+        try:
+            mend(self.state.pulumi / "backend")
+        except PulumiError as error:
+            raise LocalError(str(error)) from error
 
 
 def find(state: State, say: Callable[[str], None], config_file: Path | None = None) -> Pulumi:
@@ -208,23 +211,6 @@ def _download_plugin(pulumi: Pulumi, say: Callable[[str], None]) -> bool:
 
 def _takes_config(arguments: tuple[str, ...]) -> bool:
     return arguments[0] in ("config", "up", "preview", "refresh", "destroy")
-
-
-def _orphans(home: Path) -> list[int]:
-    """Plugins and language hosts of this Pulumi home whose engine is gone."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = process.joinpath("stat").read_text().rpartition(")")[2].split()[1]
-            environment = process.joinpath("environ").read_bytes().split(b"\0")
-            words = process.joinpath("cmdline").read_text().split("\0")
-        except OSError:
-            continue  # it ended meanwhile, or belongs to somebody else
-        # whatever else was started from a shell with this environment, such as the cluster itself, is left alone
-        is_pulumis = any(Path(word).name.startswith(("pulumi-language-", "pulumi-resource-")) for word in words)
-        if parent == "1" and is_pulumis and f"PULUMI_HOME={home}".encode() in environment:
-            found.append(int(process.name))
-    return found
 
 
 def shell_exports(variables: Mapping[str, str]) -> str:

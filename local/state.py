@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import random
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -214,7 +215,9 @@ def network(file: Path, *, held: bool) -> int:
         remembered = 0
     if remembered and (held or is_free(*network_holder(remembered))):
         return remembered
-    chosen = next((number for number in NETWORKS if is_free(*network_holder(number))), None)
+    # in no order: clusters that are started at the same moment hold none yet
+    candidates = random.sample(NETWORKS, len(NETWORKS))
+    chosen = next((number for number in candidates if is_free(*network_holder(number))), None)
     if chosen is None:
         raise LocalError("all networks 127.N.0.0/16 are in use by other local clusters", "stop one: make down")
     file.write_text(f"{chosen}\n")

@@ -23,7 +23,9 @@ from local.kubelet.addresses import Addresses
 from local.kubelet.containers import RETRY_SECONDS
 from local.kubelet.pods import Node, Pod, clean
 from local.kubelet.probes import Prober
+from local.kubelet.server import identity, serve
 from local.kubelet.tasks import begin
+from local.pki import Pki
 from local.state import State, network_holder
 
 DEAD_PODS_KEPT = 50
@@ -46,6 +48,11 @@ class Kubelet:
         self._balance = asyncio.Event()
         self._listed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def find(self, namespace: str, name: str) -> Pod | None:
+        """The pod of that name, the newest where an earlier one is yet to end; None if there is none."""
+        named = (pod for pod in reversed(self._pods.values()) if (pod.namespace, pod.name) == (namespace, name))
+        return next(named, None)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until ``stop``; then end every container."""
@@ -216,7 +223,13 @@ async def main(directory: Path) -> None:
             devices.Devices({one.name: devices.count(one.capacity) for one in cluster.nodes}),
             (server.hostname or "", str(server.port)),
         )
-        await Kubelet(node).run(stop)
+        kubelet = Kubelet(node)
+        port = network_holder(cluster.network)[1]
+        server = await serve(kubelet.find, [one.address for one in cluster.nodes], port, identity(Pki(state.pki)))
+        try:
+            await kubelet.run(stop)
+        finally:
+            server.close()
 
 
 if __name__ == "__main__":

@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
+import logging
 import os
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Literal
 
 from local.api import Object
-from local.kubelet import StartError
+from local.kubelet import ERR_IMAGE_PULL, StartError
+from local.kubelet.events import Notice, Tell
+from local.kubelet.output import Output, termination_message
 from local.kubelet.probes import Prober, schedule, verdicts
 from local.kubelet.tasks import begin
+from local.state import PodFolder
 
 RETRY_SECONDS = 1.0
 """between attempts to start what can't be started for now"""
@@ -24,10 +29,14 @@ STEADY_SECONDS = 30.0
 """a run of this length starts the back-off anew"""
 GRACE_OF_THE_UNHEALTHY = 5.0
 """seconds between SIGTERM and SIGKILL for a container that its probes gave up"""
+LEAST_GRACE = 2.0
+"""seconds between them for a container whose preStop hook used up the grace period, as in a real kubelet"""
 KILLED = 128
 """exit codes of processes that a signal ended begin here"""
-LAST_LINE = 500
-"""characters of a log line that a status message quotes"""
+TERMINATION_LOG = "termination-log"
+"""in the container's folder: the file that it has at its terminationMessagePath"""
+
+log = logging.getLogger(__name__)
 
 
 def now() -> str:
@@ -44,7 +53,7 @@ class Container:
         directory: Path,
         start: Callable[[], Awaitable[tuple[str, ...]]],
         changed: Callable[[], None],
-        tell: Callable[[str, str], None],
+        tell: Tell,
     ) -> None:
         """Prepare a container that does not run yet.
 
@@ -53,7 +62,7 @@ class Container:
             directory: its folder on the machine; its output goes to the file ``log`` there
             start: makes what it needs and returns the command that runs it, or raises StartError
             changed: called when what ``status`` returns has changed
-            tell: called with reason and message of something that deserves an event
+            tell: called with what deserves an event
         """
         self.spec = spec
         self.name: str = spec["name"]
@@ -67,7 +76,8 @@ class Container:
         self.state: Object = {"waiting": {"reason": "ContainerCreating"}}
         self.environment: dict[str, str] = {}
         """of its processes; ``start`` sets it"""
-        self._start, self._changed, self._tell = start, changed, tell
+        self.output = Output(directory / "log")
+        self._start, self._changed, self._notify = start, changed, tell
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = False
 
@@ -118,10 +128,8 @@ class Container:
             delay = BACK_OFF[min(attempt, len(BACK_OFF) - 1)]
             attempt += 1
             self.last_state = self.state
-            message = f"back-off {delay:g}s restarting failed container={self.name}; exit code {code}"
-            line = self._last_line()
-            self._tell("BackOff", f"Back-off restarting failed container {self.name}; exit code {code}: {line}")
-            self.wait_for("CrashLoopBackOff", f"{message}: {line}" if line else message)
+            self._tell("BackOff", f"Back-off restarting failed container {self.name} in pod {self._pod}")
+            self.wait_for("CrashLoopBackOff", f"back-off {delay:g}s restarting failed container={self.name} pod={self._pod}")
             await asyncio.sleep(delay)
             self.restarts += 1
 
@@ -138,20 +146,24 @@ class Container:
         await asyncio.Event().wait()
         return 0
 
-    async def stop(self, grace: float, hurry: asyncio.Event, prober: Prober, address: str) -> None:
-        """End it: the preStop hook, SIGTERM, and SIGKILL after ``grace`` seconds or in a ``hurry``."""
+    async def stop(self, grace: float, hurry: asyncio.Event, prober: Prober, address: str, *, say: bool = False) -> None:
+        """End it: the preStop hook, SIGTERM, and SIGKILL after ``grace`` seconds or in a ``hurry``; ``say`` so in an event."""
         self._stopping = True
         process = self._process
         if process is None or process.returncode is not None:
             return
+        if say:
+            self._tell("Killing", f"Stopping container {self.name}", "Normal")
         deadline = time.monotonic() + grace
         ended = asyncio.create_task(process.wait())
         hurried = asyncio.create_task(hurry.wait())
         hook = (self.spec.get("lifecycle") or {}).get("preStop")
+        least = 0.0
         if hook and grace:
             await self._pre_stop(hook, grace, prober, address, {ended, hurried})
+            least = LEAST_GRACE
         self._signal(signal.SIGTERM)
-        left = max(0.0, deadline - time.monotonic())
+        left = max(least, deadline - time.monotonic())
         await asyncio.wait({ended, hurried}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         self._signal(signal.SIGKILL)
         await ended
@@ -165,17 +177,18 @@ class Container:
             running = asyncio.create_task(prober.ask(patient, self.spec, address, self.execute))
         await asyncio.wait({running, *until}, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
         if not running.cancel() and running.result():
-            self._tell("FailedPreStopHook", running.result())
+            log.info("%s: preStop hook of %s: %s", self._pod, self.name, running.result())
+            self._tell("FailedPreStopHook", "PreStopHook failed")  # what the hook said may be secret
 
     async def _run_once(self, prober: Prober, address: str) -> int:
         command = await self._command()
         began = now()
-        with (self.directory / "log").open("ab") as log:
+        with self.output.begin() as written:
             self._process = process = await asyncio.create_subprocess_exec(
                 *command,
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=written,
+                stderr=written,
                 start_new_session=True,
                 env={"PATH": os.environ["PATH"]},  # for what sets it up; the container's own is in its specification
             )
@@ -191,12 +204,14 @@ class Container:
             self._signal(signal.SIGKILL)
             self._process = None
             self.ready = self.started = False
+            self.output.end()
         code = KILLED - code if code < 0 else code
+        message = termination_message(self.spec, self.directory / TERMINATION_LOG, self.output, code)
         self.state = {
             "terminated": {
                 "exitCode": code,
                 "reason": "Error" if code else "Completed",
-                "message": self._last_line() if code else "",
+                **({"message": message} if message else {}),
                 "startedAt": began,
                 "finishedAt": now(),
                 "containerID": self.status()["containerID"],
@@ -207,26 +222,49 @@ class Container:
 
     async def _command(self) -> tuple[str, ...]:
         """Command that runs it, as soon as it has one."""
+        pulled = False
         while True:
             try:
                 return await self._start()
             except StartError as error:
-                self._tell(error.reason, error.message)
-                self.wait_for(error.reason, error.message)
+                if error.reason == ERR_IMAGE_PULL:
+                    self._wait_for_image(error.message, again=pulled)
+                    pulled = True
+                else:
+                    self._tell("Failed", f"Error: {error.message}")
+                    self.wait_for(error.reason, error.message)
             await asyncio.sleep(RETRY_SECONDS)
+
+    def _wait_for_image(self, complaint: str, *, again: bool) -> None:
+        """Its image can't be pulled: an attempt has failed, or ``again`` means that there is time until the next one."""
+        image = self.spec["image"]
+        if again:
+            back_off = f'Back-off pulling image "{image}"'
+            self._tell("BackOff", back_off, "Normal")
+            reason, message = "ImagePullBackOff", f"{back_off}: {ERR_IMAGE_PULL}: {complaint}"
+        else:
+            self._tell("Failed", f'Failed to pull image "{image}": {complaint}')
+            reason, message = ERR_IMAGE_PULL, complaint
+        self._tell("Failed", f"Error: {reason}")
+        self.wait_for(reason, message)
 
     async def _watch_health(self, prober: Prober, address: str) -> None:
         """Set ``started`` and ``ready`` as the probes say, and end the process when they say that it is dead."""
 
-        def judged(kind: str) -> AsyncIterator[tuple[bool, str]]:
+        def judged(kind: str) -> AsyncIterator[bool]:
             probe = self.spec[kind]
-            return verdicts(schedule(probe), lambda: prober.ask(probe, self.spec, address, self.execute))
 
-        if "startupProbe" in self.spec:
-            healthy, complaint = await anext(judged("startupProbe"))
-            if not healthy:
-                self._give_up("Startup", complaint)
-                return
+            async def ask() -> str:
+                complaint = await prober.ask(probe, self.spec, address, self.execute)
+                if complaint:
+                    self._tell("Unhealthy", f"{kind.removesuffix('Probe').capitalize()} probe failed: {complaint}")
+                return complaint
+
+            return verdicts(schedule(probe), ask)
+
+        if "startupProbe" in self.spec and not await anext(judged("startupProbe")):
+            self._give_up("startup")
+            return
         self.started = True
         self.ready = "readinessProbe" not in self.spec
         self._changed()
@@ -238,23 +276,23 @@ class Container:
         self._changed()
         self._tell("FailedSync", f"the probes of {self.name} are no longer asked: {type(error).__name__}: {error}")
 
-    async def _watch_readiness(self, judged: AsyncIterator[tuple[bool, str]]) -> None:
-        async for healthy, complaint in judged:
+    async def _watch_readiness(self, judged: AsyncIterator[bool]) -> None:
+        async for healthy in judged:
             if healthy != self.ready:
                 self.ready = healthy
                 self._changed()
-            if not healthy:
-                self._tell("Unhealthy", f"Readiness probe of {self.name} failed: {complaint}")
 
-    async def _watch_liveness(self, judged: AsyncIterator[tuple[bool, str]]) -> None:
-        async for healthy, complaint in judged:
+    async def _watch_liveness(self, judged: AsyncIterator[bool]) -> None:
+        async for healthy in judged:
             if not healthy:
-                self._give_up("Liveness", complaint)
+                self._give_up("liveness")
                 return
 
-    def _give_up(self, probe: str, complaint: str) -> None:
-        self._tell("Unhealthy", f"{probe} probe of {self.name} failed: {complaint}; it is restarted")
-        grace = self.spec[f"{probe.lower()}Probe"].get("terminationGracePeriodSeconds")
+    def _give_up(self, probe: str) -> None:
+        if self._stopping:  # it ends anyway, as soon as its preStop hook has
+            return
+        self._tell("Killing", f"Container {self.name} failed {probe} probe, will be restarted", "Normal")
+        grace = self.spec[f"{probe}Probe"].get("terminationGracePeriodSeconds")
         self._signal(signal.SIGTERM)
         asyncio.get_running_loop().call_later(GRACE_OF_THE_UNHEALTHY if grace is None else grace, self._kill, self._process)
 
@@ -286,7 +324,8 @@ class Container:
                 with contextlib.suppress(ProcessLookupError):  # it has just ended
                     os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
-        return f"exit code {process.returncode}: {output.decode(errors='replace').strip()}" if process.returncode else ""
+        said = output.decode(errors="replace").strip()
+        return (said or f"exit code {process.returncode}") if process.returncode else ""
 
     def _signal(self, number: signal.Signals) -> None:
         process = self._process
@@ -294,9 +333,11 @@ class Container:
             with contextlib.suppress(ProcessLookupError):  # it has just ended
                 os.killpg(process.pid, number)
 
-    def _last_line(self) -> str:
-        """The last line that it wrote, if any."""
-        with (self.directory / "log").open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - 4 * LAST_LINE))
-            lines = log.read().decode(errors="replace").split("\n")
-        return next((line.strip()[:LAST_LINE] for line in reversed(lines) if line.strip()), "")
+    @property
+    def _pod(self) -> str:
+        """Its pod, as a kubelet's messages name it."""
+        namespace, name, uid = PodFolder.of(self.directory.parent)
+        return f"{name}_{namespace}({uid})"
+
+    def _tell(self, reason: str, message: str, kind: Literal["Warning", "Normal"] = "Warning") -> None:
+        self._notify(Notice(reason, message, kind, self.name))

@@ -19,10 +19,11 @@ from local import container
 from local.api import MERGE, STRATEGIC, Api, ApiError, Object, holds, is_gone
 from local.cluster import Cluster
 from local.container import Mount
-from local.kubelet import StartError, devices, volumes
+from local.kubelet import ERR_IMAGE_PULL, StartError, devices, volumes
 from local.kubelet.addresses import Addresses
-from local.kubelet.containers import RETRY_SECONDS, Container, now
+from local.kubelet.containers import RETRY_SECONDS, TERMINATION_LOG, Container, now
 from local.kubelet.environment import Objects, environment, expand, references
+from local.kubelet.events import Notice, event
 from local.kubelet.probes import Prober
 from local.kubelet.services import is_ready
 from local.kubelet.tasks import begin
@@ -31,6 +32,8 @@ from local.state import PodFolder, State
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TOKEN_SECONDS = 365 * 24 * 3600
 """A token is not renewed while its pod runs, so it lives longer than any pod here, whatever the pod asks for."""
+TERMINATION_MESSAGE_PATH = "/dev/termination-log"
+"""of a container that declares none"""
 SAME_EVENT_SECONDS = 60.0
 """the same thing is not told again before"""
 TOGETHER_SECONDS = 0.02
@@ -73,7 +76,7 @@ class Pod:
         self._initialized = False
         self._placed: dict[str, Path] = {}
         self._transitions: dict[str, tuple[str, str]] = {}
-        self._told: dict[tuple[str, str], float] = {}
+        self._told: dict[Notice, float] = {}
         self._sent: Object = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ending = False
@@ -83,7 +86,7 @@ class Pod:
         # nothing below may fail: an address that is given to a pod that is not there is lost
         self._dies = devices.given(found)
         self._network = self._addresses_of(found)
-        self._address: str = self._network["podIP"]
+        self.address: str = self._network["podIP"]
         self.object = self._complete(found)
         self._life = begin(self._live(), self._failed)
         self._publisher = begin(self._publish_changes(), self._failed)
@@ -145,6 +148,10 @@ class Pod:
             self._ending = True
             self._spawn(self._end(0))
 
+    def container(self, name: str) -> Container | None:
+        """Its container or init container of that name, None if it has none."""
+        return next((one for one in self._main + self._init if one.name == name), None)
+
     async def halt(self) -> None:
         """The kubelet ends, the pod does not: end the containers, and say that it is not ready."""
         self._ending = True
@@ -181,7 +188,7 @@ class Pod:
     async def _run(self, one: Container, restarts: Callable[[int], bool]) -> int:
         if self._is_simulated(one):
             return await one.pretend(ends=one in self._init and not _is_sidecar(one))
-        return await one.run(restarts, self._node.prober, self._address)
+        return await one.run(restarts, self._node.prober, self.address)
 
     def _restarts(self, code: int) -> bool:
         policy = self.object["spec"].get("restartPolicy", "Always")
@@ -196,14 +203,12 @@ class Pod:
                 given = volumes.Given(self.object, objects, issued)
                 self._placed = volumes.prepare(given, self.directory / "volumes", host)
                 return
-            except StartError as error:
-                self._tell("FailedMount", error.message)
-                for one in self._init + self._main:
-                    one.wait_for(error.reason, error.message)
+            except StartError as error:  # only the event tells: a container's state says nothing of volumes
+                self._tell(Notice("FailedMount", error.message))
             except (httpx.HTTPError, ApiError, OSError) as error:
                 log.info("%s/%s: volumes: %s", self.namespace, self.name, error)
-                for one in self._init + self._main:
-                    one.wait_for("ContainerCreating", str(error))
+            for one in self._init + self._main:
+                one.wait_for("ContainerCreating")
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _give_devices(self) -> None:
@@ -216,7 +221,7 @@ class Pod:
                 self._dies = self._node.devices.take(self.object["spec"]["nodeName"], count)
                 self.object = self._complete(self.object)
             except LookupError as error:
-                self._tell("UnexpectedAdmissionError", str(error))
+                self._tell(Notice("UnexpectedAdmissionError", str(error)))
                 for one in self._init + self._main:
                     one.wait_for("UnexpectedAdmissionError", str(error))
                 await asyncio.sleep(RETRY_SECONDS)
@@ -269,7 +274,7 @@ class Pod:
         image = self._node.cluster.image(spec["image"])
         if image is None:
             known = ", ".join(sorted(self._node.cluster.images))
-            raise StartError("ErrImagePull", f"no stand-in for image {spec['image']} in local/cluster.yaml; it has {known}")
+            raise StartError(ERR_IMAGE_PULL, f"{spec['image']}: not found: local/cluster.yaml has stand-ins for {known} only")
         directory = self.directory / spec["name"]
         given = self._given(spec, directory, image.path)
         variables = environment(spec, self.object, await self._objects(), given)
@@ -278,12 +283,18 @@ class Pod:
             raise StartError("CreateContainerError", "no command specified, and the image has no entrypoint")
         next(one for one in self._init + self._main if one.spec is spec).environment = variables
         mounts = volumes.mounts(spec, self.object, self._placed, variables)
+        last_words = directory / TERMINATION_LOG
+        last_words.write_bytes(b"")
         return container.write_specification(
             directory,
             [expand(word, variables) for word in words],
             variables,
             spec.get("workingDir") or "/",
-            [Mount(str(self._node.state.etc_hosts), "/etc/hosts", read_only=True), *mounts],
+            [
+                Mount(str(self._node.state.etc_hosts), "/etc/hosts", read_only=True),
+                Mount(str(last_words), spec.get("terminationMessagePath") or TERMINATION_MESSAGE_PATH),
+                *mounts,
+            ],
         )
 
     def _given(self, spec: Object, directory: Path, path: Iterable[str]) -> dict[str, str]:
@@ -298,7 +309,7 @@ class Pod:
             "KUBERNETES_SERVICE_HOST": host,
             "KUBERNETES_SERVICE_PORT": port,
             "KUBERNETES_SERVICE_PORT_HTTPS": port,
-            "LOCAL_POD_IP": self._address,
+            "LOCAL_POD_IP": self.address,
             "LOCAL_IMAGE": spec["image"],
             "LOCAL_CONTAINER_DIRECTORY": str(directory),
             "LOCAL_PYTHON": sys.executable,
@@ -309,12 +320,12 @@ class Pod:
 
     async def _end(self, grace: float) -> None:
         try:
-            await self._stop_containers(grace)
+            await self._stop_containers(grace, say=True)
             await self._delete()
         finally:
             self._publisher.cancel()
             if not self.object["spec"].get("hostNetwork"):
-                self._node.addresses.release(self._address)
+                self._node.addresses.release(self.address)
             self._node.devices.release(self.object["spec"]["nodeName"], self._dies)
             self.published.set()
             self.over.set()
@@ -333,9 +344,9 @@ class Pod:
                     return
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def _stop_containers(self, grace: float) -> None:
+    async def _stop_containers(self, grace: float, *, say: bool = False) -> None:
         everyone = [*self._main, *reversed(self._init)]
-        stops = (one.stop(grace, self._gone, self._node.prober, self._address) for one in everyone)
+        stops = (one.stop(grace, self._gone, self._node.prober, self.address, say=say) for one in everyone)
         for failure in await asyncio.gather(*stops, return_exceptions=True):
             if isinstance(failure, Exception):
                 self._failed(failure)
@@ -400,39 +411,22 @@ class Pod:
             self._transitions[kind] = (value, now())
         return {"type": kind, "status": value, "lastTransitionTime": self._transitions[kind][1], "reason": "", "message": ""}
 
-    def _tell(self, reason: str, message: str) -> None:
-        """Make an event of something that went wrong."""
-        last = self._told.get((reason, message), -SAME_EVENT_SECONDS)
+    def _tell(self, notice: Notice) -> None:
+        """Make an event of ``notice``."""
+        last = self._told.get(notice, -SAME_EVENT_SECONDS)
         if time.monotonic() - last >= SAME_EVENT_SECONDS:
-            self._told[reason, message] = time.monotonic()
-            log.info("%s/%s: %s: %s", self.namespace, self.name, reason, message)
-            self._spawn(self._send_event(reason, message))
+            self._told[notice] = time.monotonic()
+            log.info("%s/%s: %s: %s", self.namespace, self.name, notice.reason, notice.message)
+            self._spawn(self._send(event(self.object, notice, now())))
 
-    async def _send_event(self, reason: str, message: str) -> None:
-        event = {
-            "metadata": {"generateName": f"{self.name}.", "namespace": self.namespace},
-            "involvedObject": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": self.namespace,
-                "name": self.name,
-                "uid": self.uid,
-            },
-            "type": "Warning",
-            "reason": reason,
-            "message": message[:1024],
-            "source": {"component": "kubelet", "host": self.object["spec"]["nodeName"]},
-            "firstTimestamp": now(),
-            "lastTimestamp": now(),
-            "count": 1,
-        }
+    async def _send(self, made: Object) -> None:
         with contextlib.suppress(httpx.HTTPError, ApiError):  # an event is a courtesy
-            await self._node.api.request("POST", f"/api/v1/namespaces/{self.namespace}/events", event)
+            await self._node.api.request("POST", f"/api/v1/namespaces/{self.namespace}/events", made)
 
     def _failed(self, error: BaseException) -> None:
         """Say that a part of the kubelet's work on this pod has ended in a way that nobody foresaw."""
         log.error("%s/%s: a defect of the local kubelet", self.namespace, self.name, exc_info=error)
-        self._tell("FailedSync", f"a defect of the local kubelet: {type(error).__name__}: {error}")
+        self._tell(Notice("FailedSync", f"a defect of the local kubelet: {type(error).__name__}: {error}"))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = begin(work, self._failed)

@@ -46,17 +46,17 @@ def schedule(probe: Object) -> Schedule:
     )
 
 
-async def verdicts(when: Schedule, ask: Callable[[], Awaitable[str]]) -> AsyncIterator[tuple[bool, str]]:
-    """Ask for ever; yield (healthy, last complaint) each time that enough answers in a row agree."""
+async def verdicts(when: Schedule, ask: Callable[[], Awaitable[str]]) -> AsyncIterator[bool]:
+    """Ask for ever; yield whether it is healthy each time that enough answers in a row agree. A complaint is a failure."""
     successes = failures = 0
     await asyncio.sleep(when.delay)
     while True:
         complaint = await ask()
         successes, failures = (0, failures + 1) if complaint else (successes + 1, 0)
         if successes >= when.successes:
-            yield True, ""
+            yield True
         elif failures >= when.failures:
-            yield False, complaint
+            yield False
         await asyncio.sleep(when.period)
 
 
@@ -74,6 +74,11 @@ def port_number(wanted: int | str, container: Object) -> int:
     raise ValueError(f"the container has no port named {wanted}")
 
 
+def _refused(host: str, port: int) -> str:
+    """Nobody listens there, as a kubelet words it: what most engines that are still loading are told for."""
+    return f"dial tcp {host}:{port}: connect: connection refused"
+
+
 class Prober:
     """Asks the probes of all containers."""
 
@@ -85,9 +90,11 @@ class Prober:
         """Ask once; return the complaint, empty if the container is well. ``address`` is the pod's."""
         timeout: float = probe.get("timeoutSeconds") or 1
         try:
-            return await asyncio.wait_for(self._ask(probe, container, address, execute), timeout)
+            # not wait_for: before Python 3.12 it forgets that it was cancelled where the answer comes at the same moment
+            async with asyncio.timeout(timeout):
+                return await self._ask(probe, container, address, execute)
         except TimeoutError:
-            return f"no answer within {timeout:g} s"
+            return f"command timed out after {timeout:g}s" if "exec" in probe else f"no answer within {timeout:g}s: i/o timeout"
         except (OSError, httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             return f"{type(error).__name__}: {error}"
 
@@ -98,8 +105,11 @@ class Prober:
             return await self._http_get(probe["httpGet"], container, address)
         # a gRPC probe is answered by whoever accepts connections: the protocol itself is not spoken here
         target = probe.get("tcpSocket") or probe["grpc"]
-        number = port_number(target["port"], container)
-        _, writer = await asyncio.open_connection(target.get("host") or address, number)
+        host, number = target.get("host") or address, port_number(target["port"], container)
+        try:
+            _, writer = await asyncio.open_connection(host, number)
+        except ConnectionRefusedError:
+            return _refused(host, number)
         writer.close()
         return ""
 
@@ -107,9 +117,15 @@ class Prober:
         scheme = (wanted.get("scheme") or "HTTP").lower()
         host = wanted.get("host") or address
         path = "/" + (wanted.get("path") or "").lstrip("/")
-        url = f"{scheme}://{host}:{port_number(wanted['port'], container)}{path}"
+        number = port_number(wanted["port"], container)
+        url = f"{scheme}://{host}:{number}{path}"
         headers: Mapping[str, str] = {header["name"]: header["value"] for header in wanted.get("httpHeaders") or []}
         headers = {"User-Agent": "kube-probe/1.34", "Connection": "close", **headers}
-        response = await self._http.get(url, headers=headers)
+        try:
+            response = await self._http.get(url, headers=headers)
+        except httpx.ConnectError:
+            return f'Get "{url}": {_refused(host, number)}'
+        except (httpx.ReadError, httpx.RemoteProtocolError):  # it ended instead of an answer
+            return f'Get "{url}": EOF'
         good = httpx.codes.OK <= response.status_code < httpx.codes.BAD_REQUEST
         return "" if good else f"HTTP probe failed with statuscode: {response.status_code}"

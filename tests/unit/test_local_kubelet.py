@@ -15,7 +15,7 @@ from local.kubelet.addresses import Addresses
 from local.kubelet.containers import Container
 from local.kubelet.environment import environment, expand, field, references
 from local.kubelet.pods import phase
-from local.kubelet.probes import port_number, schedule, verdicts
+from local.kubelet.probes import Prober, port_number, schedule, verdicts
 from local.kubelet.volumes import File, Given, files, host_path, mounts, prepare, tokens, write
 from local.logs import find
 
@@ -307,11 +307,12 @@ def test_verdicts_need_enough_answers_in_a_row() -> None:
     async def ask() -> str:
         return next(answers, "over")
 
-    async def first(count: int) -> list[tuple[bool, str]]:
+    async def first(count: int) -> list[bool]:
         judged = verdicts(when, ask)
         return [await anext(judged) for _ in range(count)]
 
-    assert asyncio.run(first(2)) == [(True, ""), (False, "bad")]
+    assert asyncio.run(first(2)) == [True, False]
+    assert next(answers, "over") == "over"
 
 
 def test_ports_can_be_named() -> None:
@@ -503,3 +504,26 @@ def test_dies_are_counted_over_all_containers_and_all_ascend_resources() -> None
     assert devices.wanted({"spec": {"containers": containers}}) == 3
     assert [devices.of_container(one) for one in containers] == [2, 1, 0]
     assert devices.count({"huawei.com/ascend-1980": "16", "cpu": "192"}) == 16
+
+
+@pytest.mark.parametrize("steps", range(5))
+def test_a_probe_whose_answer_comes_while_it_is_called_off_is_called_off(steps: int) -> None:
+    """Else the readiness of a container that has ended would be asked for ever."""
+
+    async def call_off() -> bool:
+        answer = asyncio.Event()
+
+        async def execute(_: list[str]) -> str:
+            await answer.wait()
+            return ""
+
+        asking = asyncio.create_task(Prober().ask({"exec": {"command": ["true"]}}, {}, "127.0.0.1", execute))
+        await asyncio.sleep(0.01)
+        answer.set()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        asked_to_end = asking.cancel()
+        await asyncio.wait([asking])
+        return asking.cancelled() == asked_to_end
+
+    assert asyncio.run(call_off())

@@ -11,15 +11,19 @@ from typing import Any, TypeVar, cast
 import httpx
 import pytest
 
+from local import container
 from local.api import Api, ApiError, is_gone
 from local.cluster import Cluster, Image, NodeGroup
+from local.container import Mount
 from local.kubelet import __main__ as kubelet_main
 from local.kubelet import devices, pods
 from local.kubelet.__main__ import Kubelet
 from local.kubelet.addresses import Addresses
 from local.kubelet.containers import Container
+from local.kubelet.events import Notice
 from local.kubelet.pods import Node, Pod
 from local.kubelet.probes import Prober
+from local.kubelet.services import is_ready
 from local.state import State
 
 Json = dict[str, Any]
@@ -245,7 +249,7 @@ def test_probes_that_can_no_longer_be_asked_are_told_and_the_container_is_not_re
     async def start() -> tuple[str, ...]:
         return ("sleep", "5")
 
-    told: list[str] = []
+    told: list[Notice] = []
 
     class Broken(Prober):
         async def ask(self, *_: object) -> str:
@@ -253,7 +257,7 @@ def test_probes_that_can_no_longer_be_asked_are_told_and_the_container_is_not_re
 
     async def work() -> Container:
         spec = {"name": "c", "image": "i", "readinessProbe": {"tcpSocket": {"port": 1}}}
-        made = Container(spec, tmp_path, start, lambda: None, lambda *words: told.append(" ".join(words)))
+        made = Container(spec, tmp_path, start, lambda: None, told.append)
         task = asyncio.create_task(made.run(lambda _: False, Broken(), "127.0.0.1"))
         await until(lambda: told)
         await made.stop(0, asyncio.Event(), Broken(), "127.0.0.1")
@@ -261,7 +265,7 @@ def test_probes_that_can_no_longer_be_asked_are_told_and_the_container_is_not_re
         return made
 
     assert not run(work()).ready
-    assert "surprise" in told[0]
+    assert (told[0].reason, "surprise" in told[0].message) == ("FailedSync", True)
 
 
 def test_an_address_that_no_client_understands_is_a_complaint_of_the_probe() -> None:
@@ -323,6 +327,55 @@ def test_a_pod_that_can_not_be_taken_on_does_not_keep_others_waiting_or_an_addre
     api, shared = run(work())
     assert api.count("PATCH", "/well/status")
     assert [last for last in range(9) if f"127.9.0.{last}" in shared.addresses] == [1]
+
+
+# processes
+
+
+def test_a_deleted_pod_runs_is_ready_and_has_its_object_until_its_pre_stop_hook_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounted: list[Mount] = []
+
+    def without_namespaces(_: Path, command: list[str], __: object, ___: str, mounts: list[Mount]) -> tuple[str, ...]:
+        mounted.extend(mounts)
+        return tuple(command)
+
+    monkeypatch.setattr(container, "write_specification", without_namespaces)
+    found = declared(image="real")
+    drained = tmp_path / "drained"
+    hook = ["sh", "-c", f"until test -e {drained}; do sleep 0.01; done"]
+    found["spec"]["containers"][0] |= {
+        "command": ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.01; done"],
+        "lifecycle": {"preStop": {"exec": {"command": hook}}},
+    }
+
+    def status(api: FakeApi) -> Json:
+        sent = (body for method, path, body in reversed(api.asked) if method == "PATCH" and path.endswith("/status"))
+        found: Json = next(sent, {"status": {}})["status"]
+        return found
+
+    async def work() -> tuple[FakeApi, Json, int]:
+        api = FakeApi()
+        pod = Pod(found, node(tmp_path, api, simulated=False))
+        await until(lambda: is_ready({**found, "status": status(api)}))
+        leaving = deleted(found)
+        leaving["metadata"]["deletionGracePeriodSeconds"] = 30
+        pod.update(leaving)
+        await until(lambda: api.count("POST", "/events"))
+        await asyncio.sleep(0.2)
+        during, deletions = status(api), api.count("DELETE")
+        drained.touch()
+        await pod.over.wait()
+        return api, during, deletions
+
+    api, during, deletions = run(work())
+    assert (during["phase"], "running" in during["containerStatuses"][0]["state"]) == ("Running", True)
+    assert is_ready({**found, "status": during})
+    assert (deletions, api.count("DELETE")) == (0, 1)
+    assert [(Path(one.source).name, one.path, one.read_only) for one in mounted[1:]] == [
+        ("termination-log", "/dev/termination-log", False)
+    ]
 
 
 # services
