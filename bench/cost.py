@@ -125,7 +125,7 @@ def _setters(work: Path, ours: Program, bare: Program) -> tuple[Callable[[str], 
             ),
             "pulumi.com/deletionPropagationPolicy": "background",
         }
-        rendered.model_serving["metadata"]["annotations"] = annotations
+        rendered.stable.model_serving["metadata"]["annotations"] = annotations
         (work / "objects.json").write_text(json.dumps(rendered.objects))
         config = {"bare:context": "kthena-pd-local", "bare:objects": str(work / "objects.json")}
         bare.config_file.write_text(json.dumps({"config": config}))

@@ -133,4 +133,7 @@ class Cluster(Declaration):
     context: Annotated[str | None, Field(description="kubeconfig context; absent: the current one")] = None
     scheduler: Literal["volcano", "default-scheduler"] = "volcano"
     namespaces: Annotated[tuple[Namespace, ...], Field(description="created by this stack, and deleted with it")] = ()
+    protect: Annotated[
+        bool, Field(description="Pulumi deletes nothing of this stack until it is false again; for production")
+    ] = False
     control_plane: ControlPlane = ControlPlane.model_construct()

@@ -1,7 +1,7 @@
 """One P/D deployment as the stack file declares it."""
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -123,9 +123,57 @@ class Readiness(Declaration):
     load_timeout: Annotated[
         PositiveDuration, Field(description="longest time from container start to a loaded model; later is a failure")
     ] = "30m"
+    scheduling_timeout: Annotated[
+        PositiveDuration,
+        Field(description="longest time a pod may wait for a node while no other of the deployment ends; later `up` fails"),
+    ] = "5m"
+    drain_period: Annotated[
+        Duration,
+        Field(description="an engine stops once it had no request for so long; longer than the longest prefill"),
+    ] = "10s"
     termination_grace_period: Annotated[
         Duration, Field(description="longest time a running request may still take when the pod is stopped")
     ] = "60s"
+
+
+class Rollout(Declaration):
+    """Two ModelServings with a ModelServer each, and the route's weights between them.
+
+    BlueGreen: each edit of the pods makes new ones beside the old, the route changes over once they serve, and the old ones go;
+    all in one `up`. Canary: the ``candidate`` gets the share of requests of the ``step`` that was reached; to promote it is to
+    declare it as the deployment itself, to abort is to leave it out.
+    """
+
+    strategy: Literal["BlueGreen", "Canary"]
+    candidate: Annotated[
+        "Deployment | None",
+        Field(
+            description="Canary: what differs in the new version, laid over the deployment",
+            examples=[{"engine": {"version": "v0.23.0"}}],
+        ),
+    ] = None
+    steps: Annotated[
+        tuple[Annotated[int, Field(ge=1, le=100)], ...],
+        Field(min_length=1, description="Canary: percent of the requests that the candidate gets, step by step"),
+    ] = (10, 50, 100)
+    step: Annotated[int, Field(ge=0, description="Canary: steps that were taken; 0: the candidate runs and gets no request")] = 0
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if list(self.steps) != sorted(set(self.steps)):
+            raise ValueError(f"{list(self.steps)} does not rise from step to step; for example [10, 50, 100]")
+        if self.step > len(self.steps):
+            raise ValueError(f"step {self.step} of {len(self.steps)}; at most {len(self.steps)}, or more steps")
+        if self.candidate is not None and self.strategy == "BlueGreen":
+            raise ValueError("a candidate under BlueGreen; declare its values in the deployment itself, or strategy Canary")
+        if self.candidate is None and self.step:
+            raise ValueError(f"step {self.step} without a candidate; step 0, or declare the candidate")
+        return self
+
+    @property
+    def percent(self) -> int:
+        """Of the requests for the candidate."""
+        return self.steps[self.step - 1] if self.candidate is not None and self.step else 0
 
 
 class Deployment(Declaration):
@@ -165,6 +213,7 @@ class Deployment(Declaration):
     ] = None
     recovery: Recovery = Recovery.model_construct()
     rollout_strategy: Annotated[RolloutStrategy | None, Field(description="absent: ServingGroupRollingUpdate")] = None
+    rollout: Annotated[Rollout | None, Field(description="absent: Kthena replaces the pods in place, see rolloutStrategy")] = None
     scheduling: Scheduling = Scheduling.model_construct()
     plugins: Annotated[tuple[Plugin, ...], Field(description="plugins of Kthena's controller")] = ()
     autoscaling: Autoscaling | None = None
@@ -175,6 +224,11 @@ class Deployment(Declaration):
     def role(self, name: RoleName) -> Role:
         """The declaration of one role."""
         return self.prefill if name == "prefill" else self.decode
+
+    @property
+    def candidate(self) -> "Deployment | None":
+        """The version that is being tried beside this one."""
+        return self.rollout.candidate if self.rollout else None
 
     def group_bounds(self) -> tuple[int, int]:
         """Fewest and most groups: the declared number, where no autoscaler changes it."""

@@ -32,6 +32,7 @@ class DeploymentOverrides(TypedDict, total=False):
     runtime_image: str | None
     recovery: RecoveryOverrides
     rollout_strategy: RolloutStrategyOverrides | None
+    rollout: RolloutOverrides | None
     scheduling: SchedulingOverrides
     plugins: Sequence[PluginOverrides]
     autoscaling: AutoscalingOverrides | None
@@ -230,6 +231,15 @@ class RollingUpdateConfigurationOverrides(TypedDict, total=False):
 
     max_unavailable: int | str | None
     partition: int | str | None
+
+
+class RolloutOverrides(TypedDict, total=False):
+    """Of models.deployment.Rollout."""
+
+    strategy: Literal["BlueGreen", "Canary"]
+    candidate: DeploymentOverrides | None
+    steps: Sequence[int]
+    step: int
 
 
 class SchedulingOverrides(TypedDict, total=False):
@@ -469,4 +479,6 @@ class ReadinessOverrides(TypedDict, total=False):
     """Of models.deployment.Readiness."""
 
     load_timeout: str
+    scheduling_timeout: str
+    drain_period: str
     termination_grace_period: str

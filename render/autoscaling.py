@@ -37,15 +37,15 @@ _NANO = Decimal("1e-9")
 """the finest step of a Kubernetes quantity"""
 
 
-def autoscaling_policy(deployment: Deployment) -> AutoscalingPolicy | None:
-    """The policy of a deployment that is scaled."""
+def autoscaling_policy(deployment: Deployment, serving: str) -> AutoscalingPolicy | None:
+    """The policy of a deployment that is scaled; ``serving`` is the name of its ModelServing."""
     scaling = deployment.autoscaling
     if scaling is None:
         return None
-    target = ObjectReference(api_version="workload.serving.volcano.sh/v1alpha1", kind="ModelServing", name=deployment.name)
+    target = ObjectReference(api_version="workload.serving.volcano.sh/v1alpha1", kind="ModelServing", name=serving)
     groups = scaling.groups
     return AutoscalingPolicy(
-        metadata=metadata(deployment, deployment.name),
+        metadata=metadata(deployment, serving),
         spec=AutoscalingPolicySpec(
             tolerance_percent=scaling.tolerance_percent,
             behavior=_behavior(scaling.behavior or Behavior()),

@@ -143,6 +143,7 @@ def _controller(control_plane: ControlPlane) -> dict[str, Any]:
     controller = control_plane.controller
     container = {
         "name": CONTROLLER_NAME,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "image": controller.image or f"ghcr.io/volcano-sh/{CONTROLLER_NAME}:v{control_plane.version}",
         "args": [
             "--enable-webhook=false",
@@ -171,6 +172,7 @@ def _router(control_plane: ControlPlane, config: str) -> dict[str, Any]:
 
     container = {
         "name": ROUTER_NAME,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "image": router.image or f"ghcr.io/volcano-sh/{ROUTER_NAME}:v{control_plane.version}",
         "args": [
             f"--port={router.port}",

@@ -42,9 +42,19 @@ def model_route_name(served: str) -> str:
     return f"{slug or 'model'}-{content_hash(served)}"
 
 
-def pod_name(deployment: str, group: int, role: str, replica: int, pod: int = 0) -> str:
+def is_hashed(deployment: Deployment) -> bool:
+    """Whether the ModelServing's name ends with a hash, because something in it can't be changed under one name."""
+    return deployment.rollout is not None or deployment.scheduling.gang_policy is not None
+
+
+def longest_serving_name(deployment: Deployment) -> str:
+    """A name of the length that the ModelServing's has."""
+    return f"{deployment.name}-{'0' * _HASH_LENGTH}" if is_hashed(deployment) else deployment.name
+
+
+def pod_name(serving: str, group: int, role: str, replica: int, pod: int = 0) -> str:
     """Name that Kthena gives a pod of one role replica: 0 is the entry pod, whose name its headless Service has too."""
-    return f"{deployment}-{group}-{role}-{replica}-{pod}"
+    return f"{serving}-{group}-{role}-{replica}-{pod}"
 
 
 def labels(name: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from models.quantities import seconds
 from models.role import Role, RoleName
 from render.names import GROUP_LABEL, ROLE_ID_LABEL
 from render.pod_template import patched
-from render.scripts import POOL_CONFIG, needs_physical_devices, script_environment, script_name
+from render.scripts import DRAIN, POOL_CONFIG, needs_physical_devices, script_environment, script_name
 
 ENGINE_CONTAINER = "vllm"
 RUNTIME_PORT = 8100
@@ -45,7 +45,7 @@ def resource_name(cluster: Cluster) -> str:
 def pod_template(
     deployment: Deployment, cluster: Cluster, role_name: RoleName, scripts: str, *, worker: bool = False
 ) -> dict[str, Any]:
-    """Pod template of a role's entry pods, or of its workers; ``scripts`` is the name of the ConfigMap with the start scripts."""
+    """Pod template of a role's entry pods, or of its workers; ``scripts`` is the name of the role's ConfigMap."""
     template = {"spec": _pod_spec(deployment, cluster, role_name, scripts, worker=worker)}
     return patched(template, deployment.role(role_name).pod_template)
 
@@ -122,6 +122,9 @@ def _engine(deployment: Deployment, cluster: Cluster, role_name: RoleName, famil
         "resources": {key: amounts | npus for key, amounts in dump(role.resources).items()},
         # A worker has no API to ask: the entry pod's is well only while all ranks are, and a worker that fails ends.
         **({} if worker else _probes(deployment)),
+        "lifecycle": {"preStop": {"exec": {"command": _drain(deployment, worker=worker)}}},
+        # The last lines of its log are in the pod's status: whoever waits for it can say why it ended.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": "scripts", "mountPath": SCRIPTS, "readOnly": True},
             _weights_mount(deployment.model.weights) | {"readOnly": True},
@@ -176,6 +179,13 @@ def _probes(deployment: Deployment) -> dict[str, Any]:
     }
 
 
+def _drain(deployment: Deployment, *, worker: bool) -> list[str]:
+    """Lets running requests end; a worker ends after its entry pod, however long that takes."""
+    address = f"$ENTRY_ADDRESS:{deployment.port}" if worker else f"$POD_IP:{deployment.port}"
+    period = "inf" if worker else f"{seconds(deployment.readiness.drain_period):g}"
+    return ["bash", "-c", f"exec python3 {SCRIPTS}/{DRAIN} {address} {period}"]
+
+
 def _downloader(deployment: Deployment, cluster: Cluster) -> dict[str, Any]:
     download = deployment.model.weights.download
     assert download is not None  # noqa: S101 - the caller asked
@@ -185,6 +195,7 @@ def _downloader(deployment: Deployment, cluster: Cluster) -> dict[str, Any]:
         "name": "downloader",
         "image": download.image or f"{catalog.engine().downloader_image}:v{cluster.control_plane.version}",
         "args": ["--source", download.source, "--output-dir", path],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         **({"envFrom": [{"secretRef": {"name": download.credentials}}]} if download.credentials else {}),
         "volumeMounts": [
             _weights_mount(deployment.model.weights),

@@ -1,4 +1,4 @@
-"""What the start scripts' ConfigMap holds: a script for each kind of pod, and the pool's configuration."""
+"""What the ConfigMap of a role holds: scripts that start and drain its pods, and the pool's configuration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from catalog.types import NpuFamily
 from models.cluster import Cluster
 from models.deployment import Deployment
 from models.quantities import seconds
-from models.role import ROLES, RoleName
+from models.role import RoleName
 from render.arguments import (
     ENGINE_ID,
     adapter_directories,
@@ -26,6 +26,7 @@ from render.arguments import (
 )
 
 POOL_CONFIG = "mooncake.json"
+DRAIN = "drain.py"
 _RESOLVE_PERIOD = 2
 """seconds between two looks for the entry pod's address"""
 
@@ -133,19 +134,46 @@ done
 """)
 
 
+# Kubernetes calls it before it stops the engine, and waits for its end. From then on the router sends nothing new to the pod.
+_DRAIN = """\
+# Ends once the engine at ADDRESS had no request for PERIOD seconds, or is gone. A decode engine without a request may
+# still get one that is in prefill, and a prefill engine's blocks may still be read: hence the period.
+import re, sys, time, urllib.request
+
+address, period = sys.argv[1], float(sys.argv[2])
+idle_since = time.monotonic()
+while time.monotonic() - idle_since < period:
+    try:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:
+            metrics = answer.read().decode()
+    except TimeoutError:  # it has taken the question and is busy; one that is gone refuses it
+        idle_since = time.monotonic()
+        continue
+    except OSError:
+        break
+    counts = re.findall(r"^vllm:num_requests_(?:running|waiting)(?:{.*})? (\\S+)", metrics, re.MULTILINE)
+    if any(map(float, counts)):
+        idle_since = time.monotonic()
+    time.sleep(min(1, period / 4))
+"""
+
+
 def needs_physical_devices(deployment: Deployment) -> bool:
     """Whether the engine release reads PHYSICAL_DEVICES."""
     return catalog.before(deployment.engine.version, catalog.engine().physical_devices.until)
 
 
-def start_scripts(deployment: Deployment, cluster: Cluster) -> dict[str, str]:
-    """File name -> content: a bash script for each kind of pod, and the pool's configuration where there is a pool."""
+def scripts(deployment: Deployment, cluster: Cluster, role: RoleName) -> dict[str, str]:
+    """File name -> content: what starts and drains the pods of a role, and the pool's configuration where there is a pool."""
     pool, family = pool_config(deployment), catalog.npu_families()[cluster.npu.family]
     return {
-        script_name(role, worker=worker): _script(deployment, role, family, worker=worker)
-        for role in ROLES
-        for worker in ((False, True) if deployment.role(role).pods > 1 else (False,))
-    } | ({POOL_CONFIG: json.dumps(pool, indent=2) + "\n"} if pool else {})
+        **{
+            script_name(role, worker=worker): _script(deployment, role, family, worker=worker)
+            for worker in ((False, True) if deployment.role(role).pods > 1 else (False,))
+        },
+        DRAIN: _DRAIN,
+        **({POOL_CONFIG: json.dumps(pool, indent=2) + "\n"} if pool else {}),
+    }
 
 
 def script_name(role_name: RoleName, *, worker: bool = False) -> str:

@@ -117,13 +117,30 @@ def _placed(finding: Finding, name: str, places: Mapping[Path, Place]) -> Findin
 def check(stack: Stack) -> list[Finding]:
     """Findings of all rules less the accepted warnings."""
     found = [finding for rule in RULES for finding in rule(stack)]
+    found += _of_candidates(stack, found)
     return [finding for finding in found if not _is_accepted(stack, finding)] + list(_useless_acceptances(stack, found))
+
+
+def _of_candidates(stack: Stack, found: Sequence[Finding]) -> Iterator[Finding]:
+    """What would be wrong with the stack if its candidates were promoted, and is not wrong without."""
+    promoted = {name: one.candidate for name, one in stack.deployments.items() if one.candidate}
+    if not promoted:
+        return
+    known = {(finding.code, finding.path, finding.problem) for finding in found}
+    whole = Stack(cluster=stack.cluster, deployments=stack.deployments | promoted)
+    for finding in (finding for rule in RULES for finding in rule(whole)):
+        of_candidate = finding.path[0] == "deployments" and finding.path[1] in promoted
+        if (finding.code, finding.path, finding.problem) in known or (of_candidate and finding.path[2:3] == ("rollout",)):
+            continue
+        yield replace(finding, path=shape.to_candidate(finding.path)) if of_candidate else finding
 
 
 def _is_accepted(stack: Stack, finding: Finding) -> bool:
     if finding.severity == "error" or finding.path[0] != "deployments":
         return False
-    return finding.code in stack.deployments[str(finding.path[1])].accept
+    deployment = stack.deployments[str(finding.path[1])]
+    of_candidate = finding.path[2:4] == shape.CANDIDATE
+    return finding.code in ((deployment.candidate if of_candidate else None) or deployment).accept
 
 
 def _useless_acceptances(stack: Stack, found: Sequence[Finding]) -> Iterator[Finding]:
@@ -133,8 +150,11 @@ def _useless_acceptances(stack: Stack, found: Sequence[Finding]) -> Iterator[Fin
     for deployment in stack.deployments.values():
         # what the recipe accepts, the user can't leave out
         recipe = catalog.recipe(deployment.recipe) if deployment.recipe in catalog.recipe_names() else {}
-        for code in deployment.accept.keys() - recipe.get("accept", {}).keys():
+        own = deployment.accept.keys() - recipe.get("accept", {}).keys()
+        of_candidate = deployment.candidate.accept.keys() - deployment.accept.keys() if deployment.candidate else set()
+        for code in own | of_candidate:
             path = in_deployment(deployment, "accept", code)
+            path = path if code in own else shape.to_candidate(path)
             if severities.get(code) != "warning":
                 problem = f"{code} is an error, which can't be accepted" if code in severities else f"there is no rule {code}"
                 yield Finding(ACCEPTANCE.code, path, problem, "leave it out")

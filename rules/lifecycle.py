@@ -45,3 +45,15 @@ def stopped_pods_may_end_their_requests(stack: Stack) -> Iterator[Problem]:
         if not seconds(deployment.readiness.termination_grace_period):
             path = in_deployment(deployment, "readiness", "terminationGracePeriod")
             yield Problem(path, "requests get no time to end", "60s, or the time of the longest answer")
+
+
+@rule("PD844", source="Kubernetes pod termination: the grace period includes the preStop hook")
+def engines_may_drain_before_they_are_killed(stack: Stack) -> Iterator[Problem]:
+    """The wait for a time without requests takes part of the grace period; at its end the kubelet kills."""
+    for deployment in stack.deployments.values():
+        readiness = deployment.readiness
+        grace = seconds(readiness.termination_grace_period)
+        if 0 < grace <= seconds(readiness.drain_period):
+            path = in_deployment(deployment, "readiness", "drainPeriod")
+            problem = f"{readiness.drain_period} of a terminationGracePeriod of {readiness.termination_grace_period}"
+            yield Problem(path, problem, f"less than {grace:g}s, or a longer grace period")

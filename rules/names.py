@@ -8,7 +8,7 @@ from models.deployment import Deployment
 from models.quantities import DNS_LABEL_LENGTH
 from models.role import ROLES, RoleName
 from models.stack import Stack
-from render.names import pod_name
+from render.names import longest_serving_name, pod_name
 from rules.finding import Path, Problem, in_deployment, roles, rule
 
 _GROWN_ORDINAL = 999
@@ -30,7 +30,7 @@ def pod_names_fit(stack: Stack) -> Iterator[Problem]:
 
 def _highest_pod_name(deployment: Deployment, role: RoleName) -> str:
     groups, instances = deployment.group_bounds()[1], deployment.instance_bounds(role)[1]
-    return pod_name(deployment.name, groups, role, instances, deployment.role(role).pods - 1)
+    return pod_name(longest_serving_name(deployment), groups, role, instances, deployment.role(role).pods - 1)
 
 
 @rule("PD402", source="one object, one owner")
@@ -91,7 +91,7 @@ def _gateways(deployment: Deployment) -> list[str]:
 def names_have_room_for_ordinals_that_grow(stack: Stack) -> Iterator[Problem]:
     """Scaled down and up, ordinals go on growing; where workers find their entry pod by a Service, its name ends at 63."""
     for deployment, name, role in roles(stack):
-        entry = pod_name(deployment.name, _GROWN_ORDINAL, name, _GROWN_ORDINAL)
+        entry = pod_name(longest_serving_name(deployment), _GROWN_ORDINAL, name, _GROWN_ORDINAL)
         over = len(entry) - DNS_LABEL_LENGTH
         if role.pods > 1 and over > 0:
             yield Problem(

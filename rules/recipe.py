@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Unpack
 
 import catalog
 from models.deployment import Deployment
+from rules import shape
 from rules.finding import one_of
-from rules.shape import overlay
 
 if TYPE_CHECKING:  # many types, for type checkers only
     from models.overrides import DeploymentOverrides
@@ -25,6 +25,9 @@ def deployment(name: str, *, recipe: str | None = None, **overrides: Unpack[Depl
     """
     if recipe is not None and recipe not in catalog.recipe_names():
         raise ValueError(f"no recipe {recipe!r}; take one of {one_of(catalog.recipe_names(), recipe)}")
+    if shared := shape.shared(overrides):
+        raise ValueError(f"both versions have the same {shared[0]}; leave it out of the candidate, or declare two deployments")
     below = Deployment.model_validate({**catalog.recipe(recipe), "name": name}, by_name=False) if recipe else None
-    declared = overlay(below.model_dump(exclude_unset=True) if below else {}, overrides)
-    return Deployment.model_validate({**declared, "name": name, "recipe": recipe}, by_alias=False, by_name=True)
+    declared = shape.overlay(below.model_dump(exclude_unset=True) if below else {}, overrides)
+    whole = shape.with_candidate({**declared, "name": name, "recipe": recipe})
+    return Deployment.model_validate(whole, by_alias=False, by_name=True)

@@ -7,9 +7,13 @@ from collections.abc import Iterator
 from models.deployment import Deployment
 from models.kthena.model_serving import RollingUpdateConfiguration, scaled
 from models.stack import Stack
+from render.deployment import serving_name
 from rules.finding import Path, Problem, in_deployment, roles, rule
+from rules.npu import device_plugin_of, family_of
 
 _WEBHOOK = "Kthena v1.0.0 pkg/model-serving-controller/webhook/validator.go"
+MOST_TARGETS = 16
+"""of one rule of a ModelRoute"""
 _CONFIGURATION = ("rolloutStrategy", "rollingUpdateConfiguration")
 
 
@@ -128,3 +132,79 @@ def a_role_that_rolls_keeps_some_instances(stack: Stack) -> Iterator[Problem]:
                 f"absent: all {fewest} {name} instances are replaced at once",
                 "1",
             )
+
+
+@rule("PD850", source="render.deployment.serving_name")
+def a_candidate_differs_from_its_deployment(stack: Stack) -> Iterator[Problem]:
+    """Two versions with the same pods would be one ModelServing, declared twice."""
+    for deployment, candidate in _candidates(stack):
+        if device_plugin_of(stack) and serving_name(candidate, stack.cluster) == serving_name(deployment, stack.cluster):
+            path = in_deployment(deployment, "rollout", "candidate")
+            yield Problem(
+                path, "its pods are those of the deployment itself", "what is to be tried, for example another engine.version"
+            )
+
+
+@rule("PD851", source="Kthena v1.0.0 ModelRoute: one model name, weighted targets")
+def both_versions_answer_to_the_same_names(stack: Stack) -> Iterator[Problem]:
+    """The route shares out the requests for one name: each must be answered by either version."""
+    for deployment, candidate in _candidates(stack):
+        path = in_deployment(deployment, "rollout", "candidate", "model")
+        if candidate.model.served != deployment.model.served:
+            yield Problem((*path, "served"), f"{candidate.model.served!r} instead of {deployment.model.served!r}", "leave it out")
+        adapters, others = (set(one.model.lora.adapters) if one.model.lora else set() for one in (deployment, candidate))
+        if adapters != others:
+            yield Problem(
+                (*path, "lora", "adapters"),
+                f"{', '.join(sorted(adapters ^ others))} in one version only",
+                "the same adapters in both, or the change first as an edit of its own",
+            )
+
+
+@rule("PD852", source="docs/rollouts.md", severity="warning")
+def kthenas_strategy_is_for_edits_in_place(stack: Stack) -> Iterator[Problem]:
+    """With a rollout each version of the pods is a ModelServing of its own, which Kthena never has to roll."""
+    for deployment in stack.deployments.values():
+        if deployment.rollout and deployment.rollout_strategy:
+            yield Problem(
+                in_deployment(deployment, "rolloutStrategy"), "has no effect beside rollout", "leave out one of the two"
+            )
+
+
+@rule("PD853", source="Kubernetes scheduling", severity="warning")
+def two_versions_have_room_side_by_side(stack: Stack) -> Iterator[Problem]:
+    """The new pods start before the old ones go: without NPUs for both an edit fails, while the old version goes on serving."""
+    family, nodes = family_of(stack), stack.cluster.npu.nodes
+    if family is None or nodes is None:
+        return
+    free = nodes * family.dies_per_node - sum(deployment.npus for deployment in stack.deployments.values())
+    candidates = {deployment.name: candidate.npus for deployment, candidate in _candidates(stack)}
+    for deployment in stack.deployments.values() if free >= 0 else ():
+        second = deployment.candidate or deployment
+        left = free - sum(npus for name, npus in candidates.items() if name != deployment.name)
+        if deployment.rollout and left < second.npus:
+            yield Problem(
+                in_deployment(deployment, "rollout"),
+                f"a second version needs {second.npus} NPUs beside all else, and {max(left, 0)} are left of {nodes} servers",
+                f"fewer NPUs elsewhere, or kthena-pd:cluster.npu.nodes of at least "
+                f"{nodes - (left - second.npus) // family.dies_per_node} if there are more servers",
+            )
+
+
+@rule("PD854", source="Kthena v1.0.0 ModelRoute: at most 16 targetModels")
+def both_versions_fit_into_the_rules_of_routes(stack: Stack) -> Iterator[Problem]:
+    """Each version is a target of its own, and Kthena refuses a rule that has too many."""
+    tried = {deployment.name for deployment, _ in _candidates(stack)}
+    for deployment in stack.deployments.values():
+        for index, declared in enumerate(deployment.route.rules):
+            versions = len(declared.targets) + len(tried & declared.targets.keys())
+            if versions > MOST_TARGETS:
+                yield Problem(
+                    in_deployment(deployment, "route", "rules", index, "targets"),
+                    f"{versions} versions of {len(declared.targets)} deployments",
+                    f"at most {MOST_TARGETS}: fewer targets, or fewer candidates at a time",
+                )
+
+
+def _candidates(stack: Stack) -> Iterator[tuple[Deployment, Deployment]]:
+    return ((one, one.candidate) for one in stack.deployments.values() if one.candidate)

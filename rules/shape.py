@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
@@ -50,11 +50,11 @@ def parse(config: Mapping[str, Any]) -> tuple[Stack | None, list[Finding]]:
         found = list(_misread(name, deployment))
         findings += found
         if not found:
-            whole = {**overlay(_recipe(deployment), deployment), "name": name}
+            whole = with_candidate({**overlay(_recipe(deployment), deployment), "name": name})
             try:
                 deployments[name] = Deployment.model_validate(whole, by_name=False)
             except ValidationError as error:
-                findings += _findings(error, ("deployments", name), whole)
+                findings += _once(_findings(error, ("deployments", name), whole))
     rest = {key: value for key, value in config.items() if key != "deployments"}
     try:
         whole = rest | ({"deployments": deployments} if "deployments" in config else {})
@@ -73,6 +73,9 @@ def _misread(name: str, deployment: object) -> Iterator[Finding]:
         return
     if "name" in deployment:
         yield Finding(SHAPE.code, (*path, "name"), "unknown key", "the deployment's name is its key; leave this out")
+    for key in shared(deployment):
+        remedy = "leave it out; or declare two deployments, and their weights in route.rules"
+        yield Finding(SHAPE.code, (*path, *CANDIDATE, key), "both versions have the same", remedy)
     recipe = deployment.get("recipe")
     if recipe is not None and recipe not in catalog.recipe_names():
         remedy = f"one of {one_of(catalog.recipe_names(), recipe)}"
@@ -87,13 +90,65 @@ def overlay(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """``over`` on ``base``, maps key by key; a map on something else, or on another alternative of a choice, replaces it."""
     merged = dict(base)
     for key, value in over.items():
-        below = merged.get(key)
-        if isinstance(below, dict) and isinstance(value, Mapping):
-            is_another_choice = key in ("weights", "cache") and value.keys() != below.keys()
-            merged[key] = value if is_another_choice else overlay(below, value)
-        else:
-            merged[key] = value
+        merged[key] = value if replaces(key, merged.get(key), value) else overlay(merged[key], value)
     return merged
+
+
+def replaces(key: str, below: object, value: object) -> bool:
+    """Whether ``value`` takes the place of ``below``, or else is laid over it key by key."""
+    if not isinstance(below, Mapping) or not isinstance(value, Mapping):
+        return True
+    return key in ("weights", "cache") and value.keys() != below.keys()
+
+
+CANDIDATE = ("rollout", "candidate")
+SHARED = frozenset({"name", "namespace", "recipe", "rollout", "route"})
+"""Keys that a candidate has from its deployment"""
+
+
+def with_candidate(deployment: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A whole deployment, and its candidate as it would be as the deployment itself."""
+    candidate = _candidate(deployment)
+    if candidate is None:
+        return deployment
+    promoted = {**overlay(deployment, candidate), "rollout": {"strategy": "Canary"}}
+    return {**deployment, "rollout": {**deployment["rollout"], "candidate": promoted}}
+
+
+def shared(deployment: Mapping[str, Any]) -> list[str]:
+    """What a candidate declares although it has it from its ``deployment``."""
+    return sorted(SHARED & (_candidate(deployment) or {}).keys())
+
+
+def _candidate(deployment: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    rollout = deployment.get("rollout")
+    candidate = rollout.get("candidate") if isinstance(rollout, Mapping) else None
+    return candidate if isinstance(candidate, Mapping) else None
+
+
+def _once(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Without what a candidate has from its deployment."""
+    found = list(findings)
+    of_deployments = {(finding.path, finding.problem) for finding in found}
+    for finding in found:
+        if in_candidate(finding.path) and (without_candidate(finding.path), finding.problem) in of_deployments:
+            continue
+        yield finding
+
+
+def in_candidate(path: Path) -> bool:
+    """Whether ``path`` is inside of a candidate."""
+    return path[2:4] == CANDIDATE and len(path) > len(CANDIDATE) + 2
+
+
+def without_candidate(path: Path) -> Path:
+    """Where the same stands in the deployment itself."""
+    return (*path[:2], *path[4:]) if in_candidate(path) else path
+
+
+def to_candidate(path: Path) -> Path:
+    """Where the same stands in the candidate."""
+    return (*path[:2], *CANDIDATE, *path[2:])
 
 
 def _booleans_for_numbers(value: object, path: Path) -> Iterator[Finding]:
@@ -222,6 +277,7 @@ def _plain(value: object) -> object:
 
 def _known_keys(path: Path) -> list[str]:
     model = _bare(_declared(path).type)
+    path = without_candidate(path)
     hidden = {"name"} if path[:1] == ("deployments",) and len(path) == 2 else set()  # noqa: PLR2004 - deployments.NAME
     return [name for name in _fields(model) if name not in hidden]
 
@@ -236,7 +292,7 @@ def _fields(model: Any) -> dict[str, FieldInfo]:
 def _declared(path: Path) -> Declared:
     """What stands at ``path``."""
     found = Declared(Stack)
-    for key in path:
+    for key in without_candidate(path):
         around = _bare(found.type)
         if get_origin(around) is dict:
             value = get_args(around)[1]

@@ -86,12 +86,14 @@ class Starter:
     def refusals(self, rendered: RenderedDeployment) -> list[str]:
         """What the API server would refuse of the pods, and what stops their engines: one line each, none if all start."""
         found: list[str] = []
-        for role in rendered.model_serving["spec"]["template"]["roles"]:
+        serving = rendered.stable
+        for role in serving.model_serving["spec"]["template"]["roles"]:
             templates = [role["entryTemplate"], *([role["workerTemplate"]] if role["workerReplicas"] else [])]
             for index, template in enumerate(templates):
-                pod, scripts = _pod(role, index, template), _scripts(template, rendered.scripts)
+                config_map = serving.scripts[role["name"]]
+                pod, scripts = _pod(role, index, template), _scripts(template, config_map)
                 # a script more or less for another pod is another ConfigMap, and nothing else to this pod
-                start = json.dumps([pod, scripts]).replace(rendered.scripts["metadata"]["name"], "")
+                start = json.dumps([pod, scripts]).replace(config_map["metadata"]["name"], "")
                 if start not in self._known:
                     self._known[start] = [*_invalid(template["spec"])] or self._started(pod, scripts)
                 found += [f"{role['name']} pod {index}: {problem}" for problem in self._known[start]]

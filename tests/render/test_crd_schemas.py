@@ -15,7 +15,7 @@ from rules import read
 from tests import stacks
 from tests.render.crds import Crds, field_paths, given_paths
 
-KINDS = ("model_serving", "model_server", "model_route")
+KINDS = ("ModelServing", "ModelServer", "ModelRoute")
 
 
 def rendered(**declared: Any) -> Any:
@@ -31,7 +31,8 @@ def test_every_recipe_renders_objects_without_an_unknown_or_ill_typed_field(
 ) -> None:
     families = {name.lower(): name for name in catalog.npu_families()}
     npu = {"family": families[recipe.rpartition("-")[2]], "devicePlugin": "mindcluster"}
-    assert crds.errors(getattr(rendered(recipe=recipe, ratio=ratio, cluster={"npu": npu}), kind)) == []
+    objects = rendered(recipe=recipe, ratio=ratio, cluster={"npu": npu}).objects
+    assert [crds.errors(item) for item in objects if item["kind"] == kind] == [[]]
 
 
 WEIGHTS: dict[str, dict[str, Any]] = {
@@ -43,18 +44,18 @@ WEIGHTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("weights", WEIGHTS.values(), ids=WEIGHTS.keys())
 def test_weights_from_anywhere_render_objects_that_fit(crds: Crds, weights: dict[str, Any]) -> None:
-    assert crds.errors(rendered(model={"weights": weights}).model_serving) == []
+    assert crds.errors(rendered(model={"weights": weights}).stable.model_serving) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_check_itself_refuses_a_field_that_the_api_server_would_not_know(crds: Crds, kind: str) -> None:
-    broken = copy.deepcopy(getattr(rendered(), kind))
+    (broken,) = copy.deepcopy([item for item in rendered().objects if item["kind"] == kind])
     broken["spec"]["modelname"] = "x"
     assert any("modelname" in error for error in crds.errors(broken))
 
 
 def test_the_check_itself_looks_into_pod_templates(crds: Crds) -> None:
-    broken = copy.deepcopy(rendered().model_serving)
+    broken = copy.deepcopy(rendered().stable.model_serving)
     broken["spec"]["template"]["roles"][1]["entryTemplate"]["spec"]["containers"][0]["volumeMount"] = []
     assert any("volumeMount" in error for error in crds.errors(broken))
 

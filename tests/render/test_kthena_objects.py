@@ -26,7 +26,7 @@ def render(cluster: dict[str, Any] | None = None, others: dict[str, Any] | None 
 
 
 def roles(rendered: RenderedDeployment) -> dict[str, Any]:
-    return {role["name"]: role for role in rendered.model_serving["spec"]["template"]["roles"]}
+    return {role["name"]: role for role in rendered.stable.model_serving["spec"]["template"]["roles"]}
 
 
 def scaling(least: int, most: int, **more: Any) -> dict[str, Any]:
@@ -36,20 +36,21 @@ def scaling(least: int, most: int, **more: Any) -> dict[str, Any]:
 def policy(**autoscaling: Any) -> Any:
     ratio = autoscaling.pop("declared", "1P1D")
     groups = autoscaling.get("groups", {}).get("min", 1)
-    rendered = render(ratio=ratio, groups=groups, autoscaling=autoscaling).autoscaling_policy
+    rendered = render(ratio=ratio, groups=groups, autoscaling=autoscaling).stable.autoscaling_policy
     assert rendered is not None
     return rendered["spec"]
 
 
 def test_objects_are_created_from_the_scripts_to_the_route_and_what_is_not_declared_is_not_there() -> None:
-    assert [item["kind"] for item in render().objects] == ["ConfigMap", "ModelServing", "ModelServer", "ModelRoute"]
+    assert [item["kind"] for item in render().objects] == ["ConfigMap", "ConfigMap", "ModelServing", "ModelServer", "ModelRoute"]
     scaled = render(autoscaling={"groups": scaling(1, 2)})
-    assert [item["kind"] for item in scaled.objects] == ["ConfigMap", *KINDS]
+    kinds = ["ConfigMap", "ConfigMap", "ModelServing", "ModelServer", "AutoscalingPolicy", "ModelRoute"]
+    assert [item["kind"] for item in scaled.objects] == kinds
 
 
 @pytest.mark.parametrize("pods", [1, 2])
 def test_the_router_sends_requests_to_entry_pods_of_their_role_only(pods: int) -> None:
-    selector = render(decode={"pods": pods}).model_server["spec"]["workloadSelector"]
+    selector = render(decode={"pods": pods}).stable.model_server["spec"]["workloadSelector"]
     assert selector["matchLabels"] == {"modelserving.volcano.sh/name": "deepseekv4-pd", **ENTRY}
     assert selector["pdGroup"]["prefillLabels"] == {"modelserving.volcano.sh/role": "prefill", **ENTRY}
     assert selector["pdGroup"]["decodeLabels"] == {"modelserving.volcano.sh/role": "decode", **ENTRY}
@@ -72,7 +73,7 @@ def test_by_default_every_request_for_the_served_model_goes_to_the_deployment() 
     assert route is not None
     assert route["spec"] == {
         "modelName": "deepseek_v4",
-        "rules": [{"name": "default", "targetModels": [{"modelServerName": "deepseekv4-pd"}]}],
+        "rules": [{"name": "default", "targetModels": [{"modelServerName": "deepseekv4-pd", "weight": 100}]}],
     }
 
 
@@ -93,7 +94,7 @@ def test_declared_rules_share_requests_out_by_weight_and_keep_their_order() -> N
 def test_a_deployment_without_a_route_of_its_own_has_no_model_route() -> None:
     rendered = render(route={"enabled": False})
     assert rendered.model_route is None
-    assert [item["kind"] for item in rendered.objects] == ["ConfigMap", "ModelServing", "ModelServer"]
+    assert [item["kind"] for item in rendered.objects] == ["ConfigMap", "ConfigMap", "ModelServing", "ModelServer"]
 
 
 def test_adapters_are_asked_for_by_their_names() -> None:
@@ -103,9 +104,9 @@ def test_adapters_are_asked_for_by_their_names() -> None:
 
 
 def test_the_queue_is_an_annotation_where_kthena_looks_for_it() -> None:
-    serving = render(VOLCANO, scheduling={"queue": "inference"}).model_serving
+    serving = render(VOLCANO, scheduling={"queue": "inference"}).stable.model_serving
     assert serving["metadata"]["annotations"] == {"scheduling.volcano.sh/queue-name": "inference"}
-    assert "annotations" not in render().model_serving["metadata"]
+    assert "annotations" not in render().stable.model_serving["metadata"]
 
 
 @pytest.mark.parametrize(

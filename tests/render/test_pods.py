@@ -16,7 +16,7 @@ from tests import stacks
 def pods(**declared: Any) -> list[dict[str, Any]]:
     """PodSpecs of prefill and decode."""
     stack = read(stacks.config(**declared))
-    serving = render_deployment(stack.deployments["deepseekv4-pd"], stack.cluster).model_serving
+    serving = render_deployment(stack.deployments["deepseekv4-pd"], stack.cluster).stable.model_serving
     return [role["entryTemplate"]["spec"] for role in serving["spec"]["template"]["roles"]]
 
 

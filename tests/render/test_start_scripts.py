@@ -76,7 +76,7 @@ class Starter:
         rendered = render_deployment(stack.deployments["deepseekv4-pd"], stack.cluster)
         name = f"{role}-worker.sh" if worker else f"{role}.sh"
         script = self.directory / name
-        script.write_text(rendered.scripts["data"][name])
+        script.write_text(rendered.stable.scripts[role]["data"][name])
         pod = {"POD_IP": "127.0.0.1", "GROUP_NAME": "deepseekv4-pd-0", "ROLE_ID": f"{role}-0"}
         pod |= {"WORKER_INDEX": str(worker), "ENTRY_ADDRESS": "localhost"}
         environment = {
@@ -342,8 +342,9 @@ def test_a_worker_whose_entry_pod_never_gets_an_address_says_so_and_gives_up(sta
 
 def test_only_instances_of_several_pods_have_a_worker_script() -> None:
     stack = read(stacks.config(**SEVERAL_PODS))
-    scripts = render_deployment(stack.deployments["deepseekv4-pd"], stack.cluster).scripts["data"]
-    assert scripts.keys() == {"prefill.sh", "decode.sh", "decode-worker.sh"}
+    scripts = render_deployment(stack.deployments["deepseekv4-pd"], stack.cluster).stable.scripts
+    assert scripts["prefill"]["data"].keys() == {"prefill.sh", "drain.py"}
+    assert scripts["decode"]["data"].keys() == {"decode.sh", "decode-worker.sh", "drain.py"}
 
 
 # What else a role can say
@@ -460,7 +461,8 @@ def test_with_a_pool_the_declared_connector_comes_first_and_the_store_second(
 
 def test_the_pools_place_and_size_stand_in_its_configuration_file() -> None:
     stack = read(stacks.config(**POOL))
-    scripts = render_deployment(stack.deployments["deepseekv4-pd"], stack.cluster).scripts["data"]
-    config = json.loads(scripts["mooncake.json"])
+    scripts = render_deployment(stack.deployments["deepseekv4-pd"], stack.cluster).stable.scripts
+    (written,) = {item["data"]["mooncake.json"] for item in scripts.values()}
+    config = json.loads(written)
     assert (config["master_server_address"], config["global_segment_size"]) == ("mooncake-master.kv:50088", 4 * 2**30)
     assert (config["metadata_server"], config["protocol"]) == ("P2PHANDSHAKE", "ascend")

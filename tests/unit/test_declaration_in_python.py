@@ -101,6 +101,7 @@ def _models(model: type[Declaration], found: dict[str, type[Declaration]] | None
     """``model`` and all that it consists of, each before what it refers to."""
     found = {} if found is None else found
     assert found.setdefault(model.__name__, model) is model, f"two models are named {model.__name__}"
+    model.model_rebuild()  # a deployment has a deployment in it
     for field in model.model_fields.values():
         for inner in _declarations(field.annotation):
             if inner.__name__ not in found:

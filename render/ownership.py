@@ -1,0 +1,49 @@
+"""What Pulumi's Kubernetes provider is told about each object, in its annotations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from render.names import content_hash
+
+DECLARED = "kthena-pd/declared"
+"""Changes with all that is declared. After an interrupted `up` Pulumi's state has the inputs of before: what was added meanwhile
+is in none of them, and taking it out again would be no change (measured)."""
+
+
+_OF_KIND = {
+    # With Pulumi's foreground default garbage collection and the controller undo each other's work (measured).
+    "ModelServing": {"pulumi.com/deletionPropagationPolicy": "background"},
+}
+
+
+def field_manager(project: str, stack: str) -> str:
+    """The stack's own name as field manager of every object.
+
+    Pinned, because with Pulumi's random names an `up` that was killed conflicts with itself for ever (measured); one for each
+    stack, so that it can be seen when two of them declare one object.
+    """
+    return f"pulumi-{project}-{stack}"
+
+
+def declared_hash(rendered: Mapping[str, Any]) -> str:
+    """Changes with anything in ``rendered``."""
+    return content_hash(json.dumps(rendered, sort_keys=True))
+
+
+def owned(rendered: Mapping[str, Any], manager: str, annotations: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+    """``rendered`` as the stack with field manager ``manager`` applies it."""
+    metadata = dict(rendered["metadata"])
+    metadata["annotations"] = {
+        **metadata.get("annotations", {}),
+        "pulumi.com/patchFieldManager": manager,
+        # `up` wins over what others wrote: without it one `kubectl patch` would stop every later `up` with a conflict (measured)
+        "pulumi.com/patchForce": "true",
+        DECLARED: declared_hash(rendered),
+        **_OF_KIND.get(rendered["kind"], {}),
+        **annotations,
+    }
+    return {**rendered, "metadata": metadata}
