@@ -1,20 +1,25 @@
 """The Pulumi program: reads the stack file, checks it, and hands it to the components."""
 
 import graphlib
+import os
+import signal
 import sys
 from pathlib import Path
 
 import pulumi
 from pulumi_kubernetes import Provider
 
-from components import KthenaControlPlane, KthenaControlPlaneArgs, PDDeployment, PDDeploymentArgs
-from components.kubeconfig import contexts
+from components import KthenaControlPlane, KthenaControlPlaneArgs, PDDeployment, PDDeploymentArgs, RefusedEditError, examine
 from components.kubernetes_object import KubernetesObject
+from live.kubeconfig import KubeconfigError, read_kubeconfig
 from render import render_namespace
 from rules import Source, StackError, read, require_context
 
 EXIT_AFTER_A_MESSAGE = 32
 """tells Pulumi that the user has read what is wrong; any other code makes it add that the program ended with an error"""
+
+# The engine says that a run was interrupted; from here there would only be a traceback.
+signal.signal(signal.SIGINT, lambda *_: os._exit(EXIT_AFTER_A_MESSAGE))
 
 config = pulumi.Config()
 prefix = f"{pulumi.get_project()}:"
@@ -29,8 +34,9 @@ try:
         Source.load(stack_file) if stack_file.exists() else None,
         warn=lambda finding: pulumi.log.warn(str(finding)),
     )
-    require_context(stack, contexts())
-except StackError as error:
+    require_context(stack, read_kubeconfig().contexts)
+    examine(stack)
+except (StackError, KubeconfigError, RefusedEditError) as error:
     pulumi.log.error(str(error))
     sys.exit(EXIT_AFTER_A_MESSAGE)
 
@@ -45,7 +51,10 @@ control_plane = KthenaControlPlane(
     "kthena", KthenaControlPlaneArgs(stack.cluster), pulumi.ResourceOptions(providers={"kubernetes": provider})
 )
 namespaces = [
-    KubernetesObject(name, render_namespace(name), pulumi.ResourceOptions(provider=provider)) for name in stack.cluster.namespaces
+    KubernetesObject(
+        name, render_namespace(name), pulumi.ResourceOptions(provider=provider, protect=stack.cluster.protect or None)
+    )
+    for name in stack.cluster.namespaces
 ]
 names = stack.deployments.keys()
 targets = {name: (deployment.route.targets & names) - {name} for name, deployment in stack.deployments.items()}

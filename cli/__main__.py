@@ -5,26 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from pathlib import Path
+from importlib import import_module
 
-from cli import check
-from cli.formats import FORMATS
-
-CHECK = """\
-Check stack files as `pulumi up` would, without a cluster, Pulumi or its state. Two things are left to Pulumi: whether the
-kubeconfig has the declared context, and settings that come from Pulumi.yaml or from an environment of Pulumi ESC."""
-
-CHECK_MORE = """\
-examples:
-  pd check                                       all Pulumi.*.yaml of this directory
-  pd check --strict --format sarif Pulumi.prod.yaml > findings.sarif
-
-exit code:
-  0  no errors; with --strict no warnings either
-  1  findings that stop a deployment
-  2  a file could not be opened, or the command line is wrong
-
-Each code has a page in docs/rules."""
+COMMANDS = {
+    "check": "say what is wrong with stack files",
+    "diff": "say what `pulumi up` would do to the pods",
+    "drift": "say what in the cluster is not as declared, and who made it so",
+    "rollout": "take a candidate a step further, promote or abort it",
+    "recover": "bring a stack back after a `pulumi up` that was killed",
+}
+"""name -> what it does; each has a module of its own, of which only that of the command is imported"""
 
 
 def main() -> int:
@@ -49,17 +39,11 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="pd", description="Prefill/decode deployments on the command line.")
     commands = parser.add_subparsers(dest="command", required=True)
-    command = commands.add_parser(
-        "check",
-        help="say what is wrong with stack files",
-        description=CHECK,
-        epilog=CHECK_MORE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    command.add_argument("files", nargs="*", type=Path, metavar="STACKFILE", help="default: all Pulumi.*.yaml of this directory")
-    command.add_argument("--format", choices=FORMATS, default="text", help="github: annotations of GitHub Actions")
-    command.add_argument("--strict", action="store_true", help="warnings count as errors")
-    command.set_defaults(run=lambda given: check.run(given.files, given.format, strict=given.strict))
+    given = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter)
+        if name == given:
+            import_module(f"cli.{name}").define(command)
     return parser
 
 

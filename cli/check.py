@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,32 @@ from rules import Finding, StackError, read_file
 
 NOTHING, FOUND, UNREADABLE = 0, 1, 2
 """exit codes"""
+
+
+HELP = """\
+Check stack files as `pulumi up` would, without a cluster, Pulumi or its state. Two things are left to Pulumi: whether the
+kubeconfig has the declared context, and settings that come from Pulumi.yaml or from an environment of Pulumi ESC."""
+
+HELP_MORE = """\
+examples:
+  pd check                                       all Pulumi.*.yaml of this directory
+  pd check --strict --format sarif Pulumi.prod.yaml > findings.sarif
+
+exit code:
+  0  no errors; with --strict no warnings either
+  1  findings that stop a deployment
+  2  a file could not be opened, or the command line is wrong
+
+Each code has a page in docs/rules."""
+
+
+def define(command: argparse.ArgumentParser) -> None:
+    """Arguments and help."""
+    command.description, command.epilog = HELP, HELP_MORE
+    command.add_argument("files", nargs="*", type=Path, metavar="STACKFILE", help="default: all Pulumi.*.yaml of this directory")
+    command.add_argument("--format", choices=FORMATS, default="text", help="github: annotations of GitHub Actions")
+    command.add_argument("--strict", action="store_true", help="warnings count as errors")
+    command.set_defaults(run=lambda given: run(given.files, given.format, strict=given.strict))
 
 
 def run(files: Sequence[Path], style: str, *, strict: bool) -> int:

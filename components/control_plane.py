@@ -32,7 +32,8 @@ class KthenaControlPlane(pulumi.ComponentResource):
     """where clients reach the router, without a path"""
 
     def __init__(self, name: str, args: KthenaControlPlaneArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("kthena-pd:platform:KthenaControlPlane", name, {}, opts)
+        protected = pulumi.ResourceOptions(protect=args.cluster.protect or None)
+        super().__init__("kthena-pd:platform:KthenaControlPlane", name, {}, pulumi.ResourceOptions.merge(opts, protected))
         control_plane = args.cluster.control_plane
         service = self._install(name, args.cluster) if control_plane.install else self._find_service(name, control_plane)
         self.router_url = (
@@ -54,7 +55,8 @@ class KthenaControlPlane(pulumi.ComponentResource):
             created[f"{kind} {resource}"] = KubernetesObject(
                 resource,
                 rendered,
-                pulumi.ResourceOptions(parent=self, depends_on=needed),
+                # an immutable ConfigMap goes when its successor is there, whatever protects the rest
+                pulumi.ResourceOptions(parent=self, depends_on=needed, protect=False if kind == "ConfigMap" else None),
                 annotations=_service_readiness(cluster.control_plane.router) if kind == "Service" else None,
             )
         return created[f"Service {name}-{ROUTER_NAME}"]

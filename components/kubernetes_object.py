@@ -9,25 +9,13 @@ from typing import Any
 import pulumi
 
 from components.outputs import filled
-from render.names import content_hash
-
-DECLARED = "kthena-pd/declared"
-"""Annotation that changes with all that is declared. After an interrupted `up` Pulumi's state has the inputs of before: what was
-added meanwhile is in none of them, and taking it out again would be no change (measured)."""
-
-
-def _field_manager() -> str:
-    """The stack's own name as field manager of every object.
-
-    Pinned, because with Pulumi's random names an `up` that was killed conflicts with itself for ever (measured); one for each
-    stack, because two stacks that declare one object differently must conflict.
-    """
-    return f"pulumi-{pulumi.get_project()}-{pulumi.get_stack()}"
+from render.ownership import field_manager, owned
 
 
 class KubernetesObject(pulumi.CustomResource):
     """One object of any kind, with its status, which ``pulumi_kubernetes``' CustomResource lacks."""
 
+    metadata: pulumi.Output[dict[str, Any]]
     spec: pulumi.Output[dict[str, Any]]
     status: pulumi.Output[dict[str, Any] | None]
 
@@ -39,14 +27,8 @@ class KubernetesObject(pulumi.CustomResource):
         *,
         annotations: Mapping[str, str] | None = None,
     ) -> None:
-        metadata = dict(rendered["metadata"])
-        metadata["annotations"] = {
-            **metadata.get("annotations", {}),
-            "pulumi.com/patchFieldManager": _field_manager(),
-            DECLARED: content_hash(json.dumps(rendered, sort_keys=True)),
-            **(annotations or {}),
-        }
-        properties = filled({**rendered, "metadata": metadata})
+        manager = field_manager(pulumi.get_project(), pulumi.get_stack())
+        properties = filled(owned(rendered, manager, annotations or {}))
         for output in ("spec", "status"):
             properties.setdefault(output, None)
         super().__init__(_token(rendered), name, properties, opts)

@@ -8,19 +8,17 @@ from typing import Any
 
 import pulumi
 
-from components.kubernetes_object import KubernetesObject, wait_for
+from components.converging import Converging
+from components.kubernetes_object import KubernetesObject
 from components.outputs import IS_A_KEY, filled, placeholders
 from models.cluster import Cluster
 from models.deployment import Deployment
-from models.quantities import seconds
 from models.role import ROLES
 from models.stack import Stack
 from render import RenderedDeployment, render_deployment
+from render.deployment import RenderedServing
 from rules import check
 from rules.finding import PROJECT, in_order
-
-SCHEDULING_SECONDS = 600
-"""what `up` grants beside the model's load time: scheduling, image pull, the KV link's set-up (Pulumi's own default)"""
 
 
 @dataclass(frozen=True)
@@ -38,30 +36,43 @@ class PDDeploymentArgs:
     """the other deployments to which this one's route sends requests; one that is missing here is expected to be there already"""
 
 
+@dataclass(frozen=True)
+class _Serving:
+    """One version as resources."""
+
+    model_server: KubernetesObject
+    revision: pulumi.Output[str]
+    """known once the pods serve"""
+    paired: pulumi.Output[bool]
+    """known once the router pairs them"""
+
+
 class PDDeployment(pulumi.ComponentResource):
-    """Owns the scripts ConfigMap, the ModelServing, the ModelServer, the ModelRoute and the AutoscalingPolicy of one deployment.
+    """Owns the scripts ConfigMaps, the ModelServing, the ModelServer, the ModelRoute and the AutoscalingPolicy of one deployment.
 
     Created in that order, each after the one before serves, and the route after its other targets; destroyed in the reverse
-    order, so the route goes first. What the AutoscalingPolicy scales belongs to it from then on.
+    order, so the route goes first. A candidate has a ModelServing with all that belongs to it beside the first. What the
+    AutoscalingPolicy scales belongs to it from then on.
 
     Raises:
-        pulumi.RunError: the deployment breaks a rule (the same findings as for a stack file), or has an Output where none can be.
+        pulumi.RunError: the deployment breaks a rule (the same findings as for a stack file), or has an Output where none can be;
+            or the cluster does not get where it should, for the reasons that the message names.
     """
 
     endpoint: pulumi.Output[str]
-    """OpenAI base URL"""
+    """OpenAI base URL; known once the router pairs the pods"""
     namespace: pulumi.Output[str]
     served_model: pulumi.Output[str]
     ratio: pulumi.Output[str]
     """of one group, for example 2P1D"""
     groups: pulumi.Output[int]
     npus: pulumi.Output[int]
-    """dies of the whole deployment"""
+    """dies of the whole deployment, without a candidate"""
     revision: pulumi.Output[str]
     """Kthena's revision of the role templates; empty until the controller has written one"""
     declared: dict[str, Deployment]
     """this deployment and all that requests reach through its route, by their names"""
-    model_server: KubernetesObject
+    model_servers: list[KubernetesObject]
     """what routes lead to"""
 
     def __init__(self, name: str, args: PDDeploymentArgs, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -69,45 +80,56 @@ class PDDeployment(pulumi.ComponentResource):
         self.declared = {key: one for target in args.targets for key, one in target.declared.items()}
         self.declared[deployment.name] = deployment
         _refuse_mistakes(Stack(cluster=cluster, deployments=self.declared))
-        rendered = render_deployment(deployment, cluster)
+        rendered = render_deployment(deployment, cluster, self.declared)
         _refuse_outputs_where_names_follow(rendered)
-        super().__init__("kthena-pd:serving:PDDeployment", name, {}, opts)
-        scripts = self._child(f"{name}-scripts", rendered.scripts)
-        model_serving = self._child(
-            name,
-            rendered.model_serving,
-            scripts,
-            annotations=_readiness(deployment)
-            # With Pulumi's foreground default garbage collection and the controller undo each other's work (measured).
-            | {"pulumi.com/deletionPropagationPolicy": "background"}
-            | _forced(deployment),
-            ignore_changes=_scaled(deployment),
-        )
-        self.model_server = self._child(name, rendered.model_server, model_serving)
+        # Whatever happens to it, a production deployment is there until this is taken back; its versions come and go.
+        protected = pulumi.ResourceOptions(protect=cluster.protect or None)
+        super().__init__("kthena-pd:serving:PDDeployment", name, {}, pulumi.ResourceOptions.merge(opts, protected))
+        servings = [
+            self._serving(version, one, cluster)
+            for version, one in zip((deployment, deployment.candidate), rendered.servings, strict=False)
+            if version
+        ]
+        self.model_servers = [serving.model_server for serving in servings]
+        paired: pulumi.Output[Any] = pulumi.Output.all(*(serving.paired for serving in servings))
+        routed: pulumi.Output[Any] = paired
         if rendered.model_route:
-            self._child(name, rendered.model_route, self.model_server, *(target.model_server for target in args.targets))
-        if rendered.autoscaling_policy:
-            self._child(name, rendered.autoscaling_policy, model_serving)
+            targets = [server for target in args.targets for server in target.model_servers]
+            # its name, not that of the deployment: a renamed deployment keeps its route
+            route = self._child(
+                _route_resource(rendered.model_route),
+                rendered.model_route,
+                _once(paired, [*self.model_servers, *targets]),
+                protect=cluster.protect or None,
+                aliases=[pulumi.Alias(name=name)],
+            )
+            routed = route.id
 
-        self.endpoint = pulumi.Output.from_input(args.router_url).apply(lambda url: f"{url}/v1")
+        self.endpoint = pulumi.Output.all(args.router_url, routed).apply(lambda known: f"{known[0]}/v1")
         self.namespace = pulumi.Output.from_input(filled(deployment.namespace))
         self.served_model = pulumi.Output.from_input(deployment.model.served)
         self.ratio = pulumi.Output.from_input(str(deployment.ratio))
         self.groups = pulumi.Output.from_input(deployment.groups)
         self.npus = pulumi.Output.from_input(deployment.npus)
-        self.revision = model_serving.status.apply(_revision)
+        self.revision = servings[0].revision
         self.register_outputs(self.summary())
 
+    def _serving(self, deployment: Deployment, rendered: RenderedServing, cluster: Cluster) -> _Serving:
+        scripts = [self._child(f"{rendered.name}-{role}", item) for role, item in rendered.scripts.items()]
+        model_serving = self._child(rendered.name, rendered.model_serving, scripts, ignore_changes=_scaled(deployment))
+        converging = Converging(self, model_serving, deployment, rendered, cluster)
+        served = converging.served()
+        model_server = self._child(rendered.name, rendered.model_server, _once(served, [model_serving]))
+        if rendered.autoscaling_policy:
+            self._child(rendered.name, rendered.autoscaling_policy, [model_serving])
+        return _Serving(model_server, served, converging.paired(model_server))
+
     def _child(
-        self,
-        name: str,
-        rendered: Mapping[str, Any],
-        *needed: KubernetesObject,
-        annotations: Mapping[str, str] | None = None,
-        ignore_changes: list[str] | None = None,
+        self, name: str, rendered: Mapping[str, Any], needed: pulumi.Input[Sequence[pulumi.Resource]] = (), **options: Any
     ) -> KubernetesObject:
-        opts = pulumi.ResourceOptions(parent=self, depends_on=needed, ignore_changes=ignore_changes)
-        return KubernetesObject(name, rendered, opts, annotations=annotations)
+        # What is replaced when its content changes must be free to go, whatever holds for the deployment as a whole.
+        opts = pulumi.ResourceOptions(parent=self, depends_on=needed, **{"protect": False, **options})
+        return KubernetesObject(name, rendered, opts)
 
     def summary(self) -> dict[str, pulumi.Output[Any]]:
         """The outputs by their names in the stack's outputs."""
@@ -122,23 +144,6 @@ class PDDeployment(pulumi.ComponentResource):
         }
 
 
-def _readiness(deployment: Deployment) -> dict[str, str]:
-    groups = deployment.groups
-    rollout = deployment.rollout_strategy and deployment.rollout_strategy.rolling_update_configuration
-    # Groups that keep their revision are never counted as updated.
-    held_back = bool(rollout and rollout.partition not in (None, 0, "0%"))
-    scaled = deployment.autoscaling and deployment.autoscaling.groups
-    conditions = [
-        # Alone it is true up to 10 s too early while roles are replaced (measured).
-        "condition=Available",
-        *([] if scaled or held_back else [f"jsonpath={{.status.updatedReplicas}}={groups}"]),
-        *([] if scaled else [f"jsonpath={{.status.availableReplicas}}={groups}"]),
-    ]
-    # Of no groups at all Kthena v1.0.0 writes no status that could be waited for.
-    may_be_none = bool(scaled and scaled.min == 0)
-    return wait_for([] if may_be_none else conditions, seconds(deployment.readiness.load_timeout) + SCHEDULING_SECONDS)
-
-
 def _scaled(deployment: Deployment) -> list[str]:
     """Fields of the ModelServing that the autoscaler decides, as ``ignore_changes`` names them."""
     scaling = deployment.autoscaling
@@ -149,10 +154,17 @@ def _scaled(deployment: Deployment) -> list[str]:
     ]
 
 
-def _forced(deployment: Deployment) -> dict[str, str]:
-    # The list of roles has one owner: with one number in it the autoscaler takes all, and later updates conflict (measured).
-    roles_are_scaled = deployment.autoscaling is not None and deployment.autoscaling.groups is None
-    return {"pulumi.com/patchForce": "true"} if roles_are_scaled else {}
+def _once(known: pulumi.Output[Any], needed: list[pulumi.Resource]) -> pulumi.Input[list[pulumi.Resource]]:
+    """What is needed, and not before something is ``known``; in a preview it may never be."""
+    return needed if pulumi.runtime.is_dry_run() else known.apply(lambda _: needed)
+
+
+def _route_resource(route: Mapping[str, Any]) -> str:
+    """Name of a route's resource: one for each route of the stack."""
+    metadata = route["metadata"]
+    # the number of a placeholder may be another one at the next run
+    own = [] if list(placeholders(metadata["namespace"])) else [metadata["namespace"]]
+    return "-".join([*own, metadata["name"]])
 
 
 def _refuse_mistakes(stack: Stack) -> None:
@@ -172,7 +184,3 @@ def _refuse_outputs_where_names_follow(rendered: RenderedDeployment) -> None:
                     f"an Output can't be in {item['kind']} {item['metadata']['name']}{place}: "
                     "it can be the namespace, or in the pods outside their start scripts"
                 )
-
-
-def _revision(status: Mapping[str, Any] | None) -> str:
-    return str((status or {}).get("updateRevision", ""))

@@ -31,6 +31,7 @@ class Registered:
     custom: bool
     urn: str
     ignore_changes: tuple[str, ...]
+    protect: bool
 
     @property
     def kind(self) -> str:
@@ -61,6 +62,7 @@ class Monitor(MockMonitor):
                     custom=request.custom,
                     urn=self.make_urn(request.parent, request.type, request.name),
                     ignore_changes=tuple(request.ignoreChanges),
+                    protect=request.protect,
                 )
             )
         return super().RegisterResource(request)  # type: ignore[no-untyped-call]

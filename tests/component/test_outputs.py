@@ -34,7 +34,7 @@ def test_a_namespace_that_is_an_output_is_that_of_every_object_which_then_depend
     _, recording = deploy(lambda: build(in_a_namespace_of_the_programs_own))
     namespace = recording.one("Namespace")
     owned = [item for item in recording.kubernetes_objects if item is not namespace]
-    assert len(owned) == 4
+    assert len(owned) == 5
     assert {item.inputs["metadata"]["namespace"] for item in owned} == {"serving-prod"}
     assert [item.kind for item in owned if namespace.urn not in item.dependencies] == []
 
@@ -51,7 +51,7 @@ def test_in_a_preview_what_is_not_known_yet_stays_unknown(deploy: Deploy) -> Non
 
     _, recording = deploy(lambda: build(declare), preview=True)
     namespaces = [item.inputs["metadata"]["namespace"] for item in recording.kubernetes_objects if item.kind != "Namespace"]
-    assert [pulumi.contains_unknowns(namespace) for namespace in namespaces] == [True] * 4
+    assert [pulumi.contains_unknowns(namespace) for namespace in namespaces] == [True] * 5
 
 
 def test_images_claims_secrets_environment_and_pod_templates_take_outputs(deploy: Deploy) -> None:

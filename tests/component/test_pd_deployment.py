@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pulumi
@@ -11,9 +10,9 @@ import pytest
 from components import PDDeployment, PDDeploymentArgs
 from rules import read
 from tests import stacks
-from tests.component.conftest import Deploy, Recording, Registered
+from tests.component.conftest import Deploy, Recording
 
-OWNED = ("ConfigMap", "ModelServing", "ModelServer", "ModelRoute")
+OWNED = ("ModelServing", "ModelServer", "ModelRoute")
 
 
 def build(name: str = "deepseekv4-pd", **declared: Any) -> PDDeployment:
@@ -27,11 +26,12 @@ def recording(deploy: Deploy) -> Recording:
 
 
 def test_a_deployment_owns_its_scripts_serving_server_and_route_and_nothing_else(recording: Recording) -> None:
-    assert sorted(resource.kind for resource in recording.resources) == sorted((*OWNED, "PDDeployment"))
+    kinds = sorted((*OWNED, "PDDeployment", "ConfigMap", "ConfigMap"))
+    assert sorted(resource.kind for resource in recording.resources) == kinds
     component = recording.one("PDDeployment")
     assert component.type == "kthena-pd:serving:PDDeployment"
     assert not component.custom
-    assert {recording.one(kind).parent for kind in OWNED} == {component.urn}
+    assert {resource.parent for resource in recording.kubernetes_objects} == {component.urn}
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,14 @@ def test_a_deployment_owns_its_scripts_serving_server_and_route_and_nothing_else
     ],
 )
 def test_each_object_has_the_type_token_that_the_kubernetes_provider_knows(recording: Recording, kind: str, type_: str) -> None:
-    assert recording.one(kind).type == type_
+    assert {resource.type for resource in recording.of_kind(kind)} == {type_}
 
 
 def test_each_object_waits_for_the_one_that_it_needs(recording: Recording) -> None:
-    scripts, serving, server, route = (recording.one(kind) for kind in OWNED)
-    assert scripts.urn in serving.dependencies
+    serving, server, route = (recording.one(kind) for kind in OWNED)
+    scripts = {resource.urn for resource in recording.of_kind("ConfigMap")}
+    assert len(scripts) == 2
+    assert scripts <= serving.dependencies
     assert serving.urn in server.dependencies
     assert server.urn in route.dependencies
 
@@ -57,28 +59,12 @@ def test_each_object_waits_for_the_one_that_it_needs(recording: Recording) -> No
 def test_every_object_has_a_field_manager_of_the_stack_so_that_a_killed_up_can_be_repeated(
     recording: Recording,
 ) -> None:
-    managers = {recording.one(kind).annotations["pulumi.com/patchFieldManager"] for kind in OWNED}
+    managers = {resource.annotations["pulumi.com/patchFieldManager"] for resource in recording.kubernetes_objects}
     assert managers == {"pulumi-kthena-pd-test"}
 
 
-def test_the_serving_holds_up_until_every_group_is_ready_at_the_new_revision(deploy: Deploy) -> None:
-    _, recording = deploy(lambda: build(groups=2))
-    annotations = recording.one("ModelServing").annotations
-    assert json.loads(annotations["pulumi.com/waitFor"]) == [
-        "condition=Available",
-        "jsonpath={.status.updatedReplicas}=2",
-        "jsonpath={.status.availableReplicas}=2",
-    ]
-
-
-@pytest.mark.parametrize("kind", ["ModelServer", "ModelRoute", "ConfigMap"])
-def test_nothing_waits_on_an_object_that_never_has_a_status(recording: Recording, kind: str) -> None:
-    assert "pulumi.com/waitFor" not in recording.one(kind).annotations
-
-
-def test_the_time_limit_of_up_is_longer_than_the_model_may_load(deploy: Deploy) -> None:
-    _, recording = deploy(lambda: build(readiness={"loadTimeout": "2h"}))
-    assert int(recording.one("ModelServing").annotations["pulumi.com/timeoutSeconds"]) > 2 * 3600
+def test_an_up_wins_over_whoever_else_wrote_to_its_objects(recording: Recording) -> None:
+    assert {resource.annotations["pulumi.com/patchForce"] for resource in recording.kubernetes_objects} == {"true"}
 
 
 def test_a_serving_is_deleted_in_the_background_so_that_the_controller_makes_no_new_pods(recording: Recording) -> None:
@@ -93,7 +79,8 @@ def test_no_object_carries_an_empty_map_that_would_differ_at_every_up(recording:
             ]
         return []
 
-    assert [found for kind in OWNED for found in empty_maps(recording.one(kind).inputs["metadata"], kind)] == []
+    objects = recording.kubernetes_objects
+    assert [found for resource in objects for found in empty_maps(resource.inputs["metadata"], resource.kind)] == []
 
 
 def test_outputs_say_endpoint_namespace_model_ratio_groups_npus_and_revision(deploy: Deploy) -> None:
@@ -122,7 +109,7 @@ def test_two_deployments_in_one_stack_share_no_urn(deploy: Deploy) -> None:
 
     _, recording = deploy(build_two)
     urns = [resource.urn for resource in recording.resources]
-    assert len(urns) == len(set(urns)) == 10
+    assert len(urns) == len(set(urns)) == 12
 
 
 def test_a_deployment_without_a_route_of_its_own_registers_none(deploy: Deploy) -> None:
@@ -165,47 +152,23 @@ def test_an_autoscaling_policy_comes_after_the_serving_that_it_scales(deploy: De
 
 
 @pytest.mark.parametrize(
-    ("autoscaling", "ignored", "forced"),
+    ("autoscaling", "ignored"),
     [
-        (None, [], None),
-        ({"groups": SCALING}, ["spec.replicas"], None),
-        ({"prefill": SCALING}, ["spec.template.roles[0].replicas"], "true"),
-        ({"decode": SCALING}, ["spec.template.roles[1].replicas"], "true"),
-        (
-            {"prefill": SCALING, "decode": SCALING},
-            ["spec.template.roles[0].replicas", "spec.template.roles[1].replicas"],
-            "true",
-        ),
+        (None, []),
+        ({"groups": SCALING}, ["spec.replicas"]),
+        ({"prefill": SCALING}, ["spec.template.roles[0].replicas"]),
+        ({"decode": SCALING}, ["spec.template.roles[1].replicas"]),
+        ({"prefill": SCALING, "decode": SCALING}, ["spec.template.roles[0].replicas", "spec.template.roles[1].replicas"]),
     ],
 )
 def test_what_the_autoscaler_writes_is_the_autoscalers_and_nothing_else(
-    deploy: Deploy, autoscaling: dict[str, Any] | None, ignored: list[str], forced: str | None
+    deploy: Deploy, autoscaling: dict[str, Any] | None, ignored: list[str]
 ) -> None:
     _, recording = deploy(lambda: build(autoscaling=autoscaling))
     serving = recording.one("ModelServing")
     assert list(serving.ignore_changes) == ignored
-    assert serving.annotations.get("pulumi.com/patchForce") == forced
     roles = [role["name"] for role in serving.inputs["spec"]["template"]["roles"]]
     assert roles == ["prefill", "decode"]  # the indexes above
-
-
-def test_up_waits_for_no_number_of_groups_that_the_autoscaler_or_a_partition_decides(deploy: Deploy) -> None:
-    def waited_for(**declared: Any) -> list[str]:
-        _, recording = deploy(lambda: build(groups=2, **declared))
-        conditions: list[str] = json.loads(recording.one("ModelServing").annotations["pulumi.com/waitFor"])
-        return conditions
-
-    partition = {"type": "ServingGroupRollingUpdate", "rollingUpdateConfiguration": {"partition": 1}}
-    assert waited_for(autoscaling={"groups": SCALING}) == ["condition=Available"]
-    assert waited_for(rolloutStrategy=partition) == ["condition=Available", "jsonpath={.status.availableReplicas}=2"]
-    assert len(waited_for(autoscaling={"prefill": SCALING})) == 3
-
-
-def test_up_does_not_wait_for_a_status_that_kthena_never_writes_of_no_groups(deploy: Deploy) -> None:
-    outside = {"prometheus": {"serverURL": "http://prometheus:9090", "query": "sum(rate(requests[1m]))"}}
-    scaling = {**SCALING, "min": 0, "metricSources": {"vllm:num_requests_waiting": outside}}
-    _, recording = deploy(lambda: build(autoscaling={"groups": scaling}))
-    assert recording.one("ModelServing").annotations["pulumi.com/skipAwait"] == "true"
 
 
 def test_a_deployment_that_breaks_a_rule_registers_nothing(deploy: Deploy) -> None:
@@ -221,8 +184,51 @@ def test_a_deployment_that_breaks_a_rule_registers_nothing(deploy: Deploy) -> No
             PDDeployment("bad", PDDeploymentArgs(bad, good.cluster, router_url="http://router"))
 
     _, recording = deploy(build_bad_beside_good)
-    assert {resource.name for resource in recording.resources if not _belongs_to(resource, "good")} == set()
+    assert {resource.name for resource in recording.resources if "good" not in resource.name} == {"default-deepseek-v4-bf27c42"}
 
 
-def _belongs_to(resource: Registered, name: str) -> bool:
-    return resource.name.startswith(name)
+ENV: dict[str, Any] = {"engine": {"env": {"AN_EDIT": "1"}}}
+CANARY = {"strategy": "Canary", "step": 1, "candidate": ENV}
+
+
+def test_a_candidate_has_all_of_its_own_and_a_share_of_the_one_route(deploy: Deploy) -> None:
+    _, recording = deploy(lambda: build(rollout=CANARY))
+    trying = next(item for item in recording.of_kind("ModelServing") if "AN_EDIT" in str(item.inputs))
+    candidate, stable = sorted(recording.of_kind("ModelServer"), key=lambda server: server.name != trying.name)
+    assert [len(recording.of_kind(kind)) for kind in ("ConfigMap", "ModelServing")] == [4, 2]
+    (rule,) = recording.one("ModelRoute").inputs["spec"]["rules"]
+    weights = {target["modelServerName"]: target["weight"] for target in rule["targetModels"]}
+    assert weights == {stable.name: 90, candidate.name: 10}
+    assert {stable.urn, candidate.urn} <= recording.one("ModelRoute").dependencies
+
+
+def test_a_promoted_candidate_is_the_same_resources_as_before(deploy: Deploy) -> None:
+    _, trying = deploy(lambda: build(rollout=CANARY))
+    _, promoted = deploy(lambda: build(rollout={"strategy": "Canary"}, **ENV))
+    before = {resource.urn: resource.inputs for resource in trying.kubernetes_objects if resource.kind != "ModelRoute"}
+    after = {resource.urn: resource.inputs for resource in promoted.kubernetes_objects if resource.kind != "ModelRoute"}
+    assert after.items() <= before.items()
+    assert trying.one("ModelRoute").urn == promoted.one("ModelRoute").urn
+
+
+def test_a_renamed_deployment_keeps_its_route(deploy: Deploy) -> None:
+    # a create under another URN would take the object over, and the delete of the old one would then remove it
+    urns = {deploy(lambda name=name: build(name))[1].one("ModelRoute").urn for name in ("before", "after")}
+    assert len(urns) == 1
+
+
+def test_two_deployments_of_one_model_in_two_namespaces_have_routes_of_their_own(deploy: Deploy) -> None:
+    def build_two() -> None:
+        build("first", namespace="a")
+        build("second", namespace="b")
+
+    _, recording = deploy(build_two)
+    assert len({route.urn for route in recording.of_kind("ModelRoute")}) == 2
+
+
+def test_a_protected_stack_protects_deployment_and_route_and_not_what_comes_and_goes_with_an_edit(deploy: Deploy) -> None:
+    _, recording = deploy(lambda: build(cluster={"protect": True}))
+    protected = {resource.kind for resource in recording.resources if resource.protect}
+    assert protected == {"PDDeployment", "ModelRoute"}
+    _, recording = deploy(build)
+    assert not any(resource.protect for resource in recording.resources)

@@ -18,6 +18,7 @@ from tests.component.conftest import Deploy, Recording
 def _kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "kubeconfig").write_text("contexts: [{name: kthena-pd-local}]\n")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    monkeypatch.setattr("components.examine", lambda _: None)  # there is no cluster to look at
 
 
 def run_program() -> dict[str, Any]:

@@ -14,12 +14,16 @@ MAY_IMPORT = {
     "catalog": {"models", "packaging", "pydantic", "yaml"},
     "render": {"catalog", "models"},
     "rules": {"catalog", "models", "render", "jsonschema", "pydantic", "pydantic_core", "yaml"},
-    "cli": {"catalog", "rules"},
-    "components": {"models", "render", "rules", "pulumi", "yaml"},
+    # the only room that talks to the user's cluster beside Pulumi
+    "live": {"kr8s", "httpx", "httpx_ws", "models", "render", "yaml"},
+    "impact": {"live", "models", "render", "rules"},
+    "convergence": {"live", "models", "render"},
+    "cli": {"catalog", "impact", "live", "models", "render", "rules", "yaml"},
+    "components": {"convergence", "impact", "live", "models", "render", "rules", "pulumi", "yaml"},
     # what a program that composes deployments needs
     "examples": {"components", "models", "rules", "pulumi", "pulumi_kubernetes"},
     # never pulumi: the local cluster drives the command line, as a user does
-    "local": {"models", "rules", "cryptography", "httpx", "pydantic", "yaml"},
+    "local": {"cli", "models", "rules", "cryptography", "h11", "httpx", "pydantic", "wsproto", "yaml"},
 }
 STANDARD_LIBRARY_ONLY = "local/engine"
 """starts with every engine, and has to be quick"""

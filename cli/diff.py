@@ -1,0 +1,55 @@
+"""``pd diff``: what `pulumi up` would do to the pods of a stack's deployments."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from cli.edits import UnreadableError, read_stack_edits
+from impact.report import Impact, as_json, assess, text
+
+NOTHING, CHANGES, UNREADABLE = 0, 1, 2
+"""exit codes, as those of ``diff``"""
+
+HELP = """\
+Say what `pulumi up` would do to the pods of a stack's deployments: which are added, removed or replaced, what can serve
+meanwhile, and which NPUs are held. The API server is asked what it would store, and nothing is changed. It reads the cluster
+with your kubeconfig, and needs neither Pulumi nor its state."""
+
+HELP_MORE = """\
+examples:
+  pd diff Pulumi.prod.yaml
+  pd diff --format json Pulumi.prod.yaml | jq '.deployments[] | select(.capacity.lowest.groups == 0) | .name'
+
+exit code:
+  0  nothing to do: all is as declared
+  1  something would change, or be refused
+  2  the stack file or the cluster can't be read, or the command line is wrong"""
+
+FORMATS: Mapping[str, Callable[[Sequence[Impact], Mapping[str, int] | None], str]] = {"text": text, "json": as_json}
+
+
+def define(command: argparse.ArgumentParser) -> None:
+    """Arguments and help."""
+    command.description, command.epilog = HELP, HELP_MORE
+    command.add_argument("file", type=Path, metavar="STACKFILE", help="Pulumi.STACK.yaml")
+    command.add_argument("--format", choices=FORMATS, default="text")
+    command.set_defaults(run=lambda given: run(given.file, given.format))
+
+
+def run(stack_file: Path, style: str) -> int:
+    """Print what the stack of one stack file would change; what can't be read goes to standard error.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        edits, left, _ = read_stack_edits(stack_file)
+    except UnreadableError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return UNREADABLE
+    impacts = [assess(edit) for edit in edits]
+    print(FORMATS[style](impacts, left), end="")
+    return NOTHING if all(impact.is_nothing for impact in impacts) else CHANGES

@@ -1,0 +1,123 @@
+"""What belongs to a deployment, told from what belongs to its neighbours."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from live import paths
+from live.api import Api
+from live.snapshot import Snapshot, read_snapshot, read_snapshots
+
+Object = dict[str, Any]
+NAME = "modelserving.volcano.sh/name"
+
+
+class Store(Api):
+    """A cluster of some objects, with label selectors as far as they are used."""
+
+    def __init__(self, objects: dict[str, list[Object]]) -> None:
+        self.objects = objects
+        self.requests = 0
+
+    async def list(self, path: str, labels: str = "", fields: str = "") -> list[Object]:
+        self.requests += 1
+        found = self.objects.get(path, [])
+        if fields:
+            return [one for one in found if fields == f"involvedObject.kind={one['involvedObject']['kind']}"]
+        return [one for one in found if matches(one["metadata"].get("labels", {}), labels)]
+
+
+def matches(labels: Object, selector: str) -> bool:
+    if " in (" in selector:
+        key, _, values = selector.removesuffix(")").partition(" in (")
+        return labels.get(key) in values.split(",")
+    pairs = [term.partition("=") for term in selector.split(",") if term]
+    return all(labels.get(key) == value if equals else key in labels for key, equals, value in pairs)
+
+
+def serving(deployment: str, name: str, managed_by: str = "kthena-pd") -> Object:
+    labels = {"app.kubernetes.io/name": deployment, "app.kubernetes.io/managed-by": managed_by}
+    return {"metadata": {"name": name, "labels": labels}}
+
+
+def of(serving_name: str, name: str) -> Object:
+    return {"metadata": {"name": name, "labels": {NAME: serving_name}}}
+
+
+def event(kind: str, name: str) -> Object:
+    return {"involvedObject": {"kind": kind, "name": name}}
+
+
+CHAT, NEXT, OTHER = serving("chat", "chat"), serving("chat", "chat-0a1b2c3"), serving("chat-2", "chat-2")
+EVENTS = [
+    event("ModelServing", "chat"),
+    event("Pod", "chat-0-prefill-0-0"),
+    event("Pod", "chat-0a1b2c3-0-decode-0-0"),
+    event("Pod", "chat-2-0-decode-0-0"),
+    event("Pod", "chat-window-7d9c"),
+    event("Node", "chat"),
+]
+OBJECTS = {
+    paths.model_servings("a"): [CHAT, NEXT, OTHER, serving("chat", "by-hand", managed_by="somebody")],
+    paths.pods("a"): [
+        of("chat", "chat-0-prefill-0-0"),
+        of("chat-0a1b2c3", "chat-0a1b2c3-0-decode-0-0"),
+        of("chat-2", "chat-2-0-decode-0-0"),
+        of("by-hand", "by-hand-0-decode-0-0"),
+        {"metadata": {"name": "without-labels"}},
+    ],
+    paths.controller_revisions("a"): [of("chat", "chat-r1"), of("chat-2", "chat-2-r1")],
+    paths.events("a"): EVENTS,
+    paths.model_servings("b"): [serving("chat", "chat")],
+}
+
+
+def names(found: tuple[Object, ...]) -> list[str]:
+    return [one["metadata"]["name"] for one in found]
+
+
+def test_a_snapshot_is_of_both_modelservings_of_a_deployment_and_of_nothing_else() -> None:
+    seen = asyncio.run(read_snapshot(Store(OBJECTS), "a", "chat", events=True))
+    assert names(seen.model_servings) == ["chat", "chat-0a1b2c3"]
+    assert names(seen.pods) == ["chat-0-prefill-0-0", "chat-0a1b2c3-0-decode-0-0"]
+    assert names(seen.revisions) == ["chat-r1"]
+    told = [(one["involvedObject"]["kind"], one["involvedObject"]["name"]) for one in seen.events]
+    assert told == [("Pod", "chat-0-prefill-0-0"), ("Pod", "chat-0a1b2c3-0-decode-0-0"), ("ModelServing", "chat")]
+
+
+def test_what_is_not_asked_for_is_not_read() -> None:
+    store = Store(OBJECTS)
+    seen = asyncio.run(read_snapshot(store, "a", "chat", revisions=False))
+    assert (seen.revisions, seen.events, store.requests) == ((), (), 2)
+
+
+def test_of_a_deployment_that_is_not_there_nothing_is_seen() -> None:
+    assert asyncio.run(read_snapshot(Store(OBJECTS), "a", "none", events=True)) == Snapshot()
+
+
+@pytest.mark.parametrize("events", [False, True])
+def test_many_deployments_are_read_as_one_by_one_but_with_few_requests(events: bool) -> None:  # noqa: FBT001
+    wanted = {"a": ["chat", "chat-2", "none"], "b": ["chat"]}
+    store = Store(OBJECTS)
+    together = asyncio.run(read_snapshots(store, wanted, events=events))
+    assert store.requests == (10 if events else 6)
+    for namespace, deployments in wanted.items():
+        for deployment in deployments:
+            alone = asyncio.run(read_snapshot(store, namespace, deployment, events=events))
+            assert together[namespace, deployment] == alone
+
+
+def test_paths_are_those_of_the_api_server() -> None:
+    assert paths.pods("a", "p") == "/api/v1/namespaces/a/pods/p"
+    assert paths.nodes() == "/api/v1/nodes"
+    assert paths.nodes(name="n") == "/api/v1/nodes/n"
+    route = {
+        "apiVersion": "networking.serving.volcano.sh/v1alpha1",
+        "kind": "ModelRoute",
+        "metadata": {"name": "r", "namespace": "a"},
+    }
+    assert paths.of(route) == "/apis/networking.serving.volcano.sh/v1alpha1/namespaces/a/modelroutes/r"
+    assert paths.collection(route) == "/apis/networking.serving.volcano.sh/v1alpha1/namespaces/a/modelroutes"
