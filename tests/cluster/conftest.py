@@ -20,6 +20,10 @@ from local.state import OVERRIDE, State
 from tests import stacks
 
 DEPLOYMENT = "deepseekv4-pd"
+OUR_KINDS = (
+    "modelservings,modelservers,modelroutes,autoscalingpolicies,configmaps,deployments,services,"
+    "serviceaccounts,namespaces,clusterroles,clusterrolebindings"
+)
 T = TypeVar("T")
 Pods = dict[str, dict[str, Any]]
 """name -> pod object"""
@@ -56,12 +60,31 @@ class Cluster:
     def up(self, *options: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         return self.pulumi.run("up", "--yes", "--skip-preview", "--stack", "dev", *options, check=check)
 
+    def declare(self) -> None:
+        """Write stack dev's file as it is committed, but with ports of its own, and with pods that are drained in a second."""
+        shutil.copy(stacks.ROOT / "Pulumi.dev.yaml", self.config_file)
+        self.configure("cluster.controlPlane.router.port", self.router_port)
+        self.configure("cluster.controlPlane.router.debugPort", self.debug_port)
+        self.configure(f"deployments.{DEPLOYMENT}.readiness.drainPeriod", "1s")
+
+    def reset(self) -> None:
+        """Bring stack dev to what is committed, whatever has been done to it."""
+        self.declare()
+        self.pulumi.free_dead_lock("dev")
+        self.up()
+        self.assert_paired(1, 1)
+
     def kubectl(self, *arguments: str) -> str:
         return self.pulumi.kubectl(*arguments)
 
     def objects(self, kinds: str, *options: str) -> list[dict[str, Any]]:
         items: list[dict[str, Any]] = json.loads(self.kubectl("get", kinds, "--output=json", *options))["items"]
         return items
+
+    def ours(self) -> list[dict[str, Any]]:
+        """All that stack dev has made: what has the project's label, in every namespace."""
+        options = ("--all-namespaces", "--selector=app.kubernetes.io/managed-by=kthena-pd", "--show-managed-fields")
+        return self.objects(OUR_KINDS, *options)
 
     def pods(self, name: str = DEPLOYMENT, namespace: str = "default") -> Pods:
         found = self.objects("pods", f"--namespace={namespace}", f"--selector=modelserving.volcano.sh/name={name}")
@@ -82,9 +105,9 @@ class Cluster:
         answer = chat.chat(f"http://127.0.0.1:{self.router_port}", model, question, stream=stream)
         return answer, chat.kv_evidence(self.state.pods, answer.request_id)
 
-    def wait_until_paired(self, prefill: int, decode: int, name: str = DEPLOYMENT, namespace: str = "default") -> None:
-        debug_url = f"http://127.0.0.1:{self.debug_port}"
-        chat.pair(debug_url, namespace, name, prefill, decode, lambda: self.pulumi.touch_pods(namespace, name))
+    def assert_paired(self, prefill: int, decode: int, name: str = DEPLOYMENT, namespace: str = "default") -> None:
+        """That the router knows these pods now: after an `up` nothing is left to wait for."""
+        chat.wait_until_paired(f"http://127.0.0.1:{self.debug_port}", namespace, name, prefill, decode, timeout=0)
 
 
 def until(probe: Callable[[], T | None], seconds: float) -> T:
@@ -116,11 +139,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster on which ``make up`` has run once, with stack dev at 1P1D."""
     directory = tmp_path_factory.mktemp("cluster")
     config_file = directory / "Pulumi.dev.yaml"
-    shutil.copy(stacks.ROOT / "Pulumi.dev.yaml", config_file)
     started = Cluster(State(directory / "state"), config_file, free_port(), free_port())
     started.pulumi.select("dev")
-    started.configure("cluster.controlPlane.router.port", started.router_port)
-    started.configure("cluster.controlPlane.router.debugPort", started.debug_port)
+    started.declare()
     try:
         up = started.local("up", "--config-file", str(config_file))
         assert up.returncode == 0, up.stdout + up.stderr
@@ -133,10 +154,5 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture
 def converged(cluster: Cluster) -> Cluster:
     """The cluster with stack dev as it is committed, at 1P1D, whatever the test before has done."""
-    shutil.copy(stacks.ROOT / "Pulumi.dev.yaml", cluster.config_file)
-    cluster.configure("cluster.controlPlane.router.port", cluster.router_port)
-    cluster.configure("cluster.controlPlane.router.debugPort", cluster.debug_port)
-    cluster.pulumi.free_dead_lock("dev")
-    cluster.up()
-    cluster.wait_until_paired(1, 1)
+    cluster.reset()
     return cluster

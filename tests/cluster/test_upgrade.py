@@ -1,0 +1,53 @@
+"""What this version of the program makes of the state that an earlier one left: stack dev, recorded after its `up`.
+
+A state is recorded whenever resources change their names or types: `pulumi stack export`, less times and ``managedFields``.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests import stacks
+from tests.cluster.conftest import Cluster
+
+STATES = Path(__file__).parent / "states"
+PLANNED = {
+    # each role's scripts got a ConfigMap of its own
+    "one-scripts-config-map": {
+        ("create", "ConfigMap", "deepseekv4-pd-prefill"),
+        ("create", "ConfigMap", "deepseekv4-pd-decode"),
+        ("delete", "ConfigMap", "deepseekv4-pd-scripts"),
+    },
+}
+
+
+def test_every_recorded_state_is_tried() -> None:
+    assert {file.stem for file in STATES.glob("*.json")} == PLANNED.keys()
+
+
+@pytest.mark.parametrize("recorded", PLANNED)
+def test_an_upgrade_of_the_program_replaces_nothing_that_was_not_planned(
+    converged: Cluster, recorded: str, tmp_path: Path
+) -> None:
+    environment = {**converged.environment, "PULUMI_BACKEND_URL": f"file://{tmp_path}"}
+
+    def pulumi(*arguments: str) -> str:
+        command = ["pulumi", *arguments, "--non-interactive"]
+        done = subprocess.run(command, env=environment, cwd=stacks.ROOT, text=True, capture_output=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    pulumi("stack", "init", "dev")
+    pulumi("stack", "import", "--stack", "dev", "--file", str(STATES / f"{recorded}.json"))
+    # without refresh: what the earlier version has made is not in this cluster
+    plan = pulumi("preview", "--refresh=false", "--json", "--stack", "dev", "--config-file", str(converged.config_file))
+    steps = {
+        (step["op"], step["urn"].split("::")[2].rpartition(":")[2], step["urn"].split("::")[3])
+        for step in json.loads(plan)["steps"]
+    }
+    assert ("update", "ModelServing", "deepseekv4-pd") in steps
+    assert {step for step in steps if step[0] not in ("same", "update")} == PLANNED[recorded]
