@@ -15,8 +15,9 @@ NOTHING, CHANGES, UNREADABLE = 0, 1, 2
 
 HELP = """\
 Say what `pulumi up` would do to the pods of a stack's deployments: which are added, removed or replaced, what can serve
-meanwhile, and which NPUs are held. The API server is asked what it would store, and nothing is changed. It reads the cluster
-with your kubeconfig, and needs neither Pulumi nor its state."""
+meanwhile, which NPUs it takes and which the deployments above it leave free, and what goes with its pods or without them. The
+API server is asked what it would store, and nothing is changed. It reads the cluster with your kubeconfig, and needs neither
+Pulumi nor its state."""
 
 HELP_MORE = """\
 examples:
@@ -52,4 +53,4 @@ def run(stack_file: Path, style: str) -> int:
         return UNREADABLE
     impacts = [assess(edit) for edit in edits]
     print(FORMATS[style](impacts, left), end="")
-    return NOTHING if all(impact.is_nothing for impact in impacts) else CHANGES
+    return NOTHING if all(edit.is_nothing for edit in edits) else CHANGES

@@ -26,7 +26,7 @@ examples:
 
 exit code:
   0  all is as declared; numbers that a declared autoscaler has chosen are shown, and are no drift
-  1  something differs
+  1  something differs, or would be refused
   2  the stack file or the cluster can't be read, or the command line is wrong"""
 
 
@@ -47,17 +47,14 @@ def run(stack_file: Path, style: str) -> int:
     try:
         edits, _, manager = read_stack_edits(stack_file)
     except UnreadableError as error:
-        return _unreadable(str(error))
-    if refusals := [f"{edit.deployment}: the API server refuses {refusal}" for edit in edits for refusal in edit.refusals]:
-        return _unreadable("\n".join(refusals))
+        print(f"error: {error}", file=sys.stderr)
+        return UNREADABLE
+    problems = [problem for edit in edits for problem in edit.problems]
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
     found = drift_of(edits, manager)
-    print(FORMATS[style](found, sum(len(edit.objects) for edit in edits)), end="")
-    return NOTHING if all(one.is_as_declared for one in found) else DRIFTED
-
-
-def _unreadable(problem: str) -> int:
-    print(f"error: {problem}", file=sys.stderr)
-    return UNREADABLE
+    print(FORMATS[style](found, sum(len(edit.objects) + len(edit.deleted) for edit in edits)), end="")
+    return NOTHING if not problems and all(one.is_as_declared for one in found) else DRIFTED
 
 
 def _text(found: Sequence[Drift], objects: int) -> str:

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from catalog import CatalogError
 from cli.pulumi import Project, PulumiError
-from impact import free
 from live.api import Api, ClusterError
-from live.edits import Edit, read_edits, read_nodes_and_pods
+from live.edits import Edit, look
+from live.kubeconfig import KubeconfigError, read_kubeconfig
 from models.stack import Stack
 from render.ownership import field_manager
-from rules import StackError, read_file
+from rules import Source, StackError, read, require_context
 
 
 class UnreadableError(Exception):
@@ -42,18 +42,19 @@ def read_stack_edits(stack_file: Path) -> StackEdits:
     if named is None:
         raise UnreadableError(f"{stack_file}: its name does not say which stack it is of; Pulumi.STACK.yaml would")
     try:
-        stack, _ = read_file(stack_file)
+        source = Source.load(stack_file)
+        stack = read(source.config, source)
+        require_context(stack, read_kubeconfig().contexts, source)
         manager = field_manager(Project.around(stack_file.absolute().parent).name, named[1])
         return asyncio.run(_read(stack, manager))
     except OSError as error:
         raise UnreadableError(f"{stack_file}: {error.strerror}") from error
     except CatalogError as error:
         raise UnreadableError(f"the catalogue is wrong:\n{error}") from error
-    except (StackError, PulumiError, ClusterError) as error:
+    except (StackError, PulumiError, ClusterError, KubeconfigError) as error:
         raise UnreadableError(str(error)) from error
 
 
 async def _read(stack: Stack, manager: str) -> StackEdits:
     api = await Api.connect(stack.cluster.context)
-    edits, cluster = await asyncio.gather(read_edits(api, stack, manager), read_nodes_and_pods(api))
-    return StackEdits(edits, free(*cluster) if cluster else None, manager)
+    return StackEdits(*await look(api, stack, manager), manager)

@@ -23,6 +23,8 @@ FILE_BACKEND = "file://"
 _PLUGINS = ("pulumi-language-", "pulumi-resource-")
 _PROGRAM = "pulumi-language-python-exec"
 """by which the language host has Python run the program"""
+_PIDS_OF_THE_MACHINE = "pid:[4026531836]"
+"""the first pid namespace of a Linux kernel, which every other lies in (PROC_PID_INIT_INO)"""
 _TICKS = os.sysconf("SC_CLK_TCK")
 _CLOCKS_DIFFER = 2.0
 """seconds by which the start of a process may seem to be later than what the process then wrote: clocks are set now and then"""
@@ -103,16 +105,24 @@ class Lock:
 
     @property
     def is_here(self) -> bool:
-        """Whether the run was, or is, on this machine."""
+        """Whether the run was, or is, on a machine of this name."""
         return self.host == socket.gethostname()
 
     @property
     def is_dead(self) -> bool:
-        """Whether the run is known to be gone: it was on this machine, and its process has ended. Pids are used again."""
+        """Whether the run was on a machine of this name and its process is not here. Pids are used again.
+
+        In a container it may still go on (:func:`sees_all_processes`): in another one of the same name.
+        """
         return self.is_here and not _runs_since_before(self.pid, self.since.timestamp())
 
     def __str__(self) -> str:
         return f"{self.user}@{self.host} (pid {self.pid}, since {self.since.astimezone():%Y-%m-%d %H:%M:%S %Z})"
+
+
+def sees_all_processes() -> bool:
+    """Whether the processes of all containers on this machine can be seen from here; inside of one they can't."""
+    return str(Path("/proc/self/ns/pid").readlink()) == _PIDS_OF_THE_MACHINE
 
 
 def file_backend(url: str) -> Path | None:
@@ -163,14 +173,22 @@ def _lock(file: Path) -> Lock:
 
 
 def _runs_since_before(pid: int, moment: float) -> bool:
-    """Whether a process runs that had started at ``moment``, in seconds since 1970, already."""
-    try:
-        fields = _stat(Path(f"/proc/{pid}"))
-    except OSError:
-        return False
+    """Whether a process runs that had started at ``moment``, in seconds since 1970, already, and calls itself ``pid``."""
     (boot,) = (line.split()[1] for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))
-    started = int(boot) + int(fields[19]) / _TICKS
-    return fields[0] not in "ZX" and started <= moment + _CLOCKS_DIFFER
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended meanwhile
+            if str(pid) not in _pids(process):
+                continue
+            fields = _stat(process)
+            if fields[0] not in "ZX" and int(boot) + int(fields[19]) / _TICKS <= moment + _CLOCKS_DIFFER:
+                return True
+    return False
+
+
+def _pids(process: Path) -> list[str]:
+    """The process's pid from here, and those that it has in the containers around it."""
+    (line,) = (line for line in process.joinpath("status").read_text().splitlines() if line.startswith("NSpid:"))
+    return line.split()[1:]
 
 
 @dataclass(frozen=True)

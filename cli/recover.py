@@ -14,6 +14,7 @@ from typing import Any
 
 from cli import pulumi
 from cli.pulumi import Project, PulumiError
+from render.names import MANAGED, selector
 
 WHOLE, STOPPED, NO_ANSWER = 0, 1, 2
 """exit codes: all is as declared; somebody holds the stack, or Pulumi failed; Pulumi can't be asked"""
@@ -27,6 +28,9 @@ HELP_MORE = """\
 examples:
   pd recover                     the selected stack; shows the preview, and asks
   pd recover --stack prod --yes  without questions; a lock that may be somebody's is still not released
+
+A lock of a run on this machine is dead if no such process is here. A container does not see whether that process is in another
+one of the same host name: there you are asked, and with --yes the lock stays.
 
 exit code:
   0  the stack is as declared
@@ -59,7 +63,7 @@ def run(stack: str | None, *, yes: bool) -> int:
     """
     try:
         project, stack, backend = _begin(stack, yes=yes)
-        _free(project, stack, backend)
+        _free(project, stack, backend, yes=yes)
         _bring_back(project, stack, yes=yes)
     except PulumiError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -91,12 +95,17 @@ def _begin(stack: str | None, *, yes: bool) -> tuple[Project, str, Path | None]:
     return project, stack, backend
 
 
-def _free(project: Project, stack: str, backend: Path | None) -> None:
+def _free(project: Project, stack: str, backend: Path | None, *, yes: bool) -> None:
     """End what a killed run has left running, and release its lock. Nothing is touched while somebody may be at work."""
     held = pulumi.locks(backend, project.name, _short(stack)) if backend else []
     alive = [lock for lock in held if not lock.is_dead]
     if alive:
         raise _StoppedError("\n".join(_held(lock, stack) for lock in alive))
+    if held and not pulumi.sees_all_processes():
+        locked = "\n".join(f"the stack is locked by {lock}" for lock in held)
+        _say(f"{locked}\nThat process is not in this container; another one of this host name may have it.")
+        if yes or not _agrees("Is that run dead?"):
+            raise _StoppedError(f"the stack is locked, see above; if that run is dead: pulumi cancel --yes {stack}")
     for orphan in pulumi.end_orphans(pulumi.home(), project.directory):
         _say(f"ended {orphan}: the run that it worked for is gone")
     for lock in held:
@@ -216,7 +225,7 @@ def _make_anew(project: Project, stack: str, *, yes: bool) -> None:
     _say(
         f"the backend has no stack {stack}: its state is lost, or was never there. `pulumi stack init` and `pulumi up` take\n"
         f"over what the cluster has of all that {file.name} declares; pods go on. What it no longer declares stays; to see it:\n"
-        f"kubectl get {_KINDS} -A -l app.kubernetes.io/managed-by=kthena-pd"
+        f"kubectl get {_KINDS} -A -l {selector(MANAGED)}"
     )
     if not yes and not _agrees("Do that?"):
         raise _StoppedError("nothing was changed")

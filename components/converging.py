@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -10,18 +11,23 @@ import pulumi
 
 from components.kubernetes_object import KubernetesObject
 from convergence.goal import Goal
-from convergence.standing import entry_pods
-from convergence.wait import NotConvergedError, outlast, wait, wait_for_router
+from convergence.outlast import outlast
+from convergence.router import wait_for_router
+from convergence.symptoms import NotConvergedError
+from convergence.wait import wait
 from live.api import Api, ClusterError
-from live.snapshot import read_snapshot
 from models.cluster import Cluster
 from models.deployment import Deployment
 from models.quantities import seconds
-from models.role import ROLES
 from render.deployment import RenderedServing
 from render.ownership import declared_hash
 
 T = TypeVar("T")
+
+QUIET_LOOKS, QUIET_SECONDS = 3, 1.5
+"""in which no deployment waits: time for the objects that come between two waits of one"""
+_WAITING: set[asyncio.Task[Any] | None] = set()
+"""what waits for the cluster, of all programs of this process"""
 
 
 @dataclass(frozen=True)
@@ -62,11 +68,18 @@ class Converging:
         return pulumi.Output.all(item.metadata, item.status).apply(wait)
 
     async def _in_cluster(self, holds: Callable[[Api, str], Awaitable[T]], namespace: str) -> T:
+        task = asyncio.current_task()
+        _WAITING.add(task)
         try:
             api = await outlast(lambda: Api.shared(self.cluster.context))
             return await holds(api, namespace)
         except (ClusterError, NotConvergedError) as error:
-            raise pulumi.RunError(f"{self.rendered.name} does not serve as declared: {error}") from None
+            pulumi.log.error(f"{self.rendered.name} does not serve as declared: {error}")
+            _WAITING.discard(task)
+            await _others_ended()
+            raise pulumi.RunError("not all deployments serve as declared: their causes are above") from None
+        finally:
+            _WAITING.discard(task)
 
     async def _serve(self, api: Api, namespace: str) -> str:
         readiness, scaling = self.deployment.readiness, self.deployment.autoscaling
@@ -79,22 +92,18 @@ class Converging:
             scheduling_timeout=seconds(readiness.scheduling_timeout),
             control_plane=self.cluster.control_plane.namespace,
             groups_are_scaled=bool(scaling and scaling.groups),
-            scaled_roles=[role for role in ROLES if scaling and scaling.role(role)],
+            scaled_roles=scaling.scaled_roles if scaling else (),
         )
         seen = await wait(api, goal, say=self._say)
         return next(_revision(one["status"]) for one in seen.model_servings if one["metadata"]["name"] == self.rendered.name)
 
     async def _pair(self, api: Api, namespace: str) -> bool:
-        name, control_plane = self.rendered.name, self.cluster.control_plane
-        seen = await outlast(lambda: read_snapshot(api, namespace, self.deployment.name, revisions=False))
         await wait_for_router(
             api,
-            control_plane=control_plane.namespace,
-            debug_port=control_plane.router.debug_port,
+            self.cluster.control_plane,
             namespace=namespace,
-            model_server=name,
-            prefill=entry_pods(seen, name, "prefill"),
-            decode=entry_pods(seen, name, "decode"),
+            deployment=self.deployment.name,
+            model_server=self.rendered.name,
             say=self._say,
         )
         return True
@@ -105,3 +114,16 @@ class Converging:
 
 def _revision(status: Mapping[str, Any] | None) -> str:
     return str((status or {}).get("updateRevision", ""))
+
+
+async def _others_ended() -> None:
+    """Until no other deployment is on its way any more: the first that fails would end the program, and with it all of them."""
+    quiet = 0
+    while quiet < QUIET_LOOKS:
+        others = {task for task in _WAITING if task and task.get_loop() is asyncio.get_running_loop()}
+        if others:
+            quiet = 0
+            await asyncio.wait(others)
+        else:
+            quiet += 1
+            await asyncio.sleep(QUIET_SECONDS / QUIET_LOOKS)

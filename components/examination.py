@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections import defaultdict
+from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any, TypeVar
 
 import pulumi
 
-from impact import free
 from impact.drift import drift_of, reverted
 from impact.report import assess, text, two_steps
-from live.api import Api, ClusterError
-from live.edits import read_edits, read_nodes_and_pods, retire_autoscalers
+from live import paths
+from live.api import Api, ApiRefusedError, ClusterError, Object
+from live.edits import Look, look, retire_autoscalers, revert
+from models.cluster import Cluster
 from models.stack import Stack
-from render.ownership import field_manager
+from render import render_control_plane, render_namespace
+from render.ownership import MANAGER, field_manager
 
 T = TypeVar("T")
 
@@ -33,37 +37,66 @@ def examine(stack: Stack) -> None:
     """
     manager = field_manager(pulumi.get_project(), pulumi.get_stack())
     try:
-        edits, left = _in_thread(_read(stack, manager))
+        edits, free = _in_thread(_examine(stack, manager))
     except ClusterError as error:
         raise RefusedEditError(str(error)) from error
-    impacts = [assess(edit) for edit in edits]
+    for line in reverted(drift_of(edits, manager)):
+        pulumi.log.warn(line)
+    if pulumi.runtime.is_dry_run():
+        pulumi.log.info(text([assess(edit) for edit in edits], free))
+
+
+async def _examine(stack: Stack, manager: str) -> Look:
+    """The edits and what they have room for; once nothing speaks against them, what must go first is gone."""
+    api = await Api.connect(stack.cluster.context)
+    found, shared = await asyncio.gather(look(api, stack, manager), _read_shared(api, stack.cluster))
+    edits = found.edits
+    objects = [*shared, *(one.now for edit in edits for one in edit.objects if one.now)]
     problems = [
-        *(f"{edit.deployment}: the API server refuses {refusal}" for edit in edits for refusal in edit.refusals),
-        *(problem for impact in impacts if (problem := two_steps(impact, pulumi.get_stack()))),
+        *(problem for edit in edits for problem in edit.problems),
+        *_of_other_stacks(objects, manager),
+        *(problem for edit in edits if (problem := two_steps(assess(edit), pulumi.get_stack()))),
     ]
-    found = drift_of(edits, manager)
-    others = [one for one in found if one.kind == "other stack" and one.manager.startswith(f"pulumi-{pulumi.get_project()}-")]
-    problems += [f"{one.object} {one}\n  -> take it out of one of the two stacks" for one in others]
     if problems:
         raise RefusedEditError("\n".join(["nothing was changed:", *(f"  {problem}" for problem in problems)]))
-    for line in reverted(found):
-        pulumi.log.warn(line)
     if not pulumi.runtime.is_dry_run():
-        _in_thread(_retire(stack, manager))
-    else:
-        pulumi.log.info(text(impacts, free(*left) if left else None))
+        await retire_autoscalers(api, stack, manager)
+        await revert(api, edits, manager)
+    return found
 
 
-async def _read(stack: Stack, manager: str) -> Any:
-    api = await Api.connect(stack.cluster.context)
-    return await asyncio.gather(read_edits(api, stack, manager), read_nodes_and_pods(api))
+async def _read_shared(api: Api, cluster: Cluster) -> list[Object]:
+    """The control plane and the namespaces that the stack declares, as they are; without what we may not see."""
+
+    async def seen(declared: Object) -> Object | None:
+        try:
+            return await api.get(paths.of(declared))
+        except ApiRefusedError:
+            return None
+
+    declared = [*render_control_plane(cluster), *map(render_namespace, cluster.namespaces)]
+    return [item for item in await asyncio.gather(*map(seen, declared)) if item]
 
 
-async def _retire(stack: Stack, manager: str) -> None:
-    await retire_autoscalers(await Api.connect(stack.cluster.context), stack, manager)
+def _of_other_stacks(objects: Sequence[Object], manager: str) -> Iterator[str]:
+    """Both would be content, each with what the other has made, until one of them is destroyed."""
+    found = defaultdict(list)
+    for item in objects:
+        metadata = item["metadata"]
+        other = (metadata.get("annotations") or {}).get(MANAGER, manager)
+        if other != manager:
+            found[other].append(" ".join([item["kind"], "/".join(filter(None, (metadata.get("namespace"), metadata["name"])))]))
+    for other, names in found.items():
+        yield (
+            f"{', '.join(names)}: made by another stack, of field manager {other}\n"
+            "      -> declare each object in one stack only; the control plane: controlPlane.install: false in the others\n"
+            "      -> if that stack was renamed or is gone, take them over one by one:\n"
+            f"         kubectl annotate KIND NAME {MANAGER}-"
+        )
 
 
 def _in_thread(work: Coroutine[Any, Any, T]) -> T:
     """The result of ``work``, in a loop of its own: the program is run inside of one that can't be entered again."""
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, work).result()
+        # which run of which stack this is, the SDK keeps in the context
+        return thread.submit(copy_context().run, asyncio.run, work).result()

@@ -17,6 +17,7 @@ from models.role import ROLES
 from models.stack import Stack
 from render import RenderedDeployment, render_deployment
 from render.deployment import RenderedServing
+from render.names import is_hashed
 from rules import check
 from rules.finding import PROJECT, in_order
 
@@ -81,7 +82,7 @@ class PDDeployment(pulumi.ComponentResource):
         self.declared[deployment.name] = deployment
         _refuse_mistakes(Stack(cluster=cluster, deployments=self.declared))
         rendered = render_deployment(deployment, cluster, self.declared)
-        _refuse_outputs_where_names_follow(rendered)
+        _refuse_outputs_where_names_follow(deployment, rendered)
         # Whatever happens to it, a production deployment is there until this is taken back; its versions come and go.
         protected = pulumi.ResourceOptions(protect=cluster.protect or None)
         super().__init__("kthena-pd:serving:PDDeployment", name, {}, pulumi.ResourceOptions.merge(opts, protected))
@@ -100,7 +101,6 @@ class PDDeployment(pulumi.ComponentResource):
                 _route_resource(rendered.model_route),
                 rendered.model_route,
                 _once(paired, [*self.model_servers, *targets]),
-                protect=cluster.protect or None,
                 aliases=[pulumi.Alias(name=name)],
             )
             routed = route.id
@@ -174,13 +174,15 @@ def _refuse_mistakes(stack: Stack) -> None:
         raise pulumi.RunError(f"nothing is created of a deployment with mistakes:\n{found}")
 
 
-def _refuse_outputs_where_names_follow(rendered: RenderedDeployment) -> None:
-    """Names follow from the content of scripts and routes."""
+def _refuse_outputs_where_names_follow(deployment: Deployment, rendered: RenderedDeployment) -> None:
+    """Names follow from the content of scripts and routes, and that of a version from its pods."""
     for item in rendered.objects:
-        in_pods = (".metadata.annotations", ".spec.template") if item["kind"] == "ModelServing" else ()
+        in_pods = () if is_hashed(deployment) else (".spec.template",)
+        elsewhere = (".metadata.annotations", *in_pods) if item["kind"] == "ModelServing" else ()
         for place in placeholders(item):
-            if place.endswith(IS_A_KEY) or not place.startswith((".metadata.namespace", *in_pods)):
+            if place.endswith(IS_A_KEY) or not place.startswith((".metadata.namespace", *elsewhere)):
                 raise pulumi.RunError(
                     f"an Output can't be in {item['kind']} {item['metadata']['name']}{place}: "
                     "it can be the namespace, or in the pods outside their start scripts"
+                    + (", but not with rollout or gangPolicy" if is_hashed(deployment) else "")
                 )

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 from convergence.goal import Goal
 from convergence.history import History, add, elapsed
-from convergence.standing import Slot, Standing, stand, status_of
+from convergence.standing import Slot, Standing, stand
 from convergence.symptoms import LOOK_SECONDS, Cause, cut, event_time, explain_scheduling, owed, symptoms, undone, volume_problem
 from live.api import Object
+from live.pods import status_of
 from live.snapshot import Snapshot
 
 EVENTS_SHOWN = 3
@@ -64,9 +65,12 @@ def diagnose(goal: Goal, seen: Snapshot, history: History, now: float) -> Verdic
     certain = [one.cause for one in symptoms(goal, standing, seen, history) if lasts(one.key) >= one.patience]
     if certain:
         return Stuck(_together(certain))
-    patience = goal.load_timeout + goal.scheduling_timeout
-    if now - history.progress_at >= patience:
-        return Stuck((_timed_out(goal, standing, seen, history, now),))
+    # what ends has its grace period, and then its successor the time to get a node and to load
+    began = max(history.progress_at, min(history.freeing_at, history.progress_at + history.grace))
+    if now - began >= goal.scheduling_timeout + goal.load_timeout:
+        minutes = round((now - history.progress_at) / 60)
+        problem = f"no progress in {minutes} min: {_progress(goal, standing, seen, history, now)}{_told(seen)}"
+        return Stuck((Cause("timeout", f"ModelServing {goal.namespace}/{goal.model_serving}", problem, _remedy(standing)),))
     key = owed(goal, standing)
     silent = key is not None and lasts(key) >= LOOK_SECONDS
     lacking = standing.lacking[0] if silent and standing.lacking else None
@@ -86,16 +90,22 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _timed_out(goal: Goal, standing: Standing, seen: Snapshot, history: History, now: float) -> Cause:
-    minutes = round((goal.load_timeout + goal.scheduling_timeout) / 60)
+def _told(seen: Snapshot) -> str:
+    """The newest warnings, below the problem."""
     newest = sorted((event for event in seen.events if event.get("type") == "Warning"), key=event_time)[-EVENTS_SHOWN:]
-    told = "".join(
+    return "".join(
         f"\n        | {event['involvedObject'].get('name')}: {event.get('reason')}: {event.get('message', '').strip()}"
         for event in newest
     )
-    problem = f"no progress in {minutes} min: {_progress(goal, standing, seen, history, now)}{told}"
-    remedy = "where it only needs longer, raise readiness.loadTimeout; pulumi up goes on from here"
-    return Cause("timeout", f"ModelServing {goal.namespace}/{goal.model_serving}", problem, remedy)
+
+
+def _remedy(standing: Standing) -> str:
+    if standing.freeing:
+        return (
+            f"{_pods(standing.freeing)} should have ended by now: is there a finalizer, does the node run (kubectl get nodes)? "
+            "pulumi up goes on from here"
+        )
+    return "where it only needs longer, raise readiness.loadTimeout; pulumi up goes on from here"
 
 
 def _progress(goal: Goal, standing: Standing, seen: Snapshot, history: History, now: float) -> str:
@@ -120,11 +130,7 @@ def _waits_for(goal: Goal, standing: Standing, seen: Snapshot, history: History,
         _, state, name = states[0]
         return f"{name} {state}"
     if standing.terminating:
-        return (
-            f"{_pods(standing.terminating)} are ending"
-            if len(standing.terminating) > 1
-            else f"{_pods(standing.terminating)} is ending"
-        )
+        return f"{_pods(standing.terminating)} {'are' if len(standing.terminating) > 1 else 'is'} ending"
     return undone(standing) if standing.complete else f"{undone(standing)} yet"
 
 

@@ -10,23 +10,14 @@ from live.api import Object
 
 
 @dataclass(frozen=True)
-class RoleGoal:
-    """One role of each group."""
-
-    replicas: int | None
-    """None: the autoscaler decides"""
-    pods: int = 1
-    """of one replica: the entry pod and its workers"""
-
-
-@dataclass(frozen=True)
 class Goal:
     """One ModelServing as it is declared, and how long that may take."""
 
     namespace: str
     deployment: str
     model_serving: str
-    roles: Mapping[str, RoleGoal]
+    roles: Mapping[str, int | None]
+    """replicas in each group; None: the autoscaler decides"""
     groups: int | None
     """None: the autoscaler decides"""
     partition: int | str
@@ -69,10 +60,7 @@ class Goal:
             namespace=metadata["namespace"],
             deployment=metadata["labels"]["app.kubernetes.io/name"],
             model_serving=metadata["name"],
-            roles={
-                role["name"]: RoleGoal(None if role["name"] in scaled_roles else replicas(role), pods_of_one(role))
-                for role in spec["template"]["roles"]
-            },
+            roles={role["name"]: None if role["name"] in scaled_roles else replicas(role) for role in spec["template"]["roles"]},
             groups=None if groups_are_scaled else replicas(spec),
             partition=rolling.get("partition") or 0,
             declared=declared,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from convergence.standing import REVISION_LABEL, ROLE_HASH_LABEL, Standing, is_ready, is_terminating, label, status_of
+from convergence.standing import Standing
 from live.api import Object
-from render.names import ROLE_LABEL
+from live.pods import is_ready, is_terminating, label, status_of, uid
+from render.names import REVISION_LABEL, ROLE_HASH_LABEL, ROLE_LABEL
 
 Key = tuple[str, ...]
 """what stays the same of a symptom from one snapshot to the next"""
@@ -62,6 +63,10 @@ class History:
 
     progress_at: float
     """when a pod was last seen to serve for the first time, or an outdated one to be gone"""
+    freeing_at: float = float("-inf")
+    """when a pod of the deployment was last seen to be ending"""
+    grace: float = 0
+    """seconds that such pods may take, the most of all"""
     since: Mapping[Key, float] = field(default_factory=dict)
     """when each symptom that is there now was first seen"""
     earlier: frozenset[tuple[str, str, str]] | None = None
@@ -95,18 +100,17 @@ def add(history: History, standing: Standing, now: float) -> History:
         key = pod["metadata"]["name"], label(pod, REVISION_LABEL)
         names[key] = names.get(key, frozenset()) | {uid(pod)}
     progress = served != history.served or history.outdated - outdated
-    return History(
+    graces = (float(pod["metadata"].get("deletionGracePeriodSeconds") or 0) for pod in standing.freeing)
+    return replace(
+        history,
         progress_at=now if progress else history.progress_at,
-        since=history.since,
+        freeing_at=now if standing.freeing else history.freeing_at,
+        grace=max((history.grace, *graces)),
         earlier=earlier,
         terminations={**history.terminations, **{key: one for key, one in ends.items() if key not in earlier}},
         pods=names,
         served=served,
         outdated=outdated,
-        refusal=history.refusal,
-        controller=history.controller,
-        controller_is_off=history.controller_is_off,
-        woken=history.woken,
     )
 
 
@@ -172,8 +176,3 @@ def _time(text: str | None) -> datetime:
 def elapsed(text: str | None, now: float) -> float:
     """Seconds from a time of the cluster until ``now``."""
     return max(0.0, now - _time(text).timestamp()) if text else 0.0
-
-
-def uid(pod: Object) -> str:
-    """A pod's own identity: its name may be another's tomorrow."""
-    return str(pod["metadata"]["uid"])

@@ -15,13 +15,18 @@ from functools import cached_property
 
 from convergence.goal import Goal, pods_of_one, replicas
 from live.api import Object
+from live.pods import is_ready, is_terminating, label, status_of
 from live.snapshot import Snapshot
-from render.names import ENTRY_LABEL, GROUP_LABEL, NAME_LABEL, ROLE_ID_LABEL, ROLE_LABEL, pod_name
-
-REVISION_LABEL = "modelserving.volcano.sh/revision"
-ROLE_HASH_LABEL = "modelserving.volcano.sh/role-template-hash"
-DECLARED_ANNOTATION = "kthena-pd/declared"
-MANAGER_ANNOTATION = "pulumi.com/patchFieldManager"
+from render.names import (
+    GROUP_LABEL,
+    NAME_LABEL,
+    REVISION_LABEL,
+    ROLE_HASH_LABEL,
+    ROLE_ID_LABEL,
+    ROLE_LABEL,
+    pod_name,
+)
+from render.ownership import DECLARED, MANAGER, writers
 
 
 @dataclass(frozen=True)
@@ -54,8 +59,8 @@ class Standing:
     outdated: tuple[Object, ...] = ()
     """pods that are to be replaced"""
     terminating: tuple[Object, ...] = ()
-    freeing: bool = False
-    """pods of the deployment are terminating, also of a ModelServing that this one takes the place of"""
+    freeing: tuple[Object, ...] = ()
+    """all pods of the deployment that are terminating, also of a ModelServing that this one takes the place of"""
     lacking: tuple[Slot, ...] = ()
     surplus: tuple[str, ...] = ()
     """what is there too much, in words"""
@@ -89,7 +94,7 @@ class Standing:
 
 def stand(goal: Goal, seen: Snapshot) -> Standing:
     """Count what is there against what is wanted."""
-    freeing = any(is_terminating(pod) for pod in seen.pods)
+    freeing = tuple(pod for pod in seen.pods if is_terminating(pod))
     serving = next((one for one in seen.model_servings if one["metadata"]["name"] == goal.model_serving), None)
     if serving is None:
         return Standing(None, freeing=freeing)
@@ -99,7 +104,7 @@ def stand(goal: Goal, seen: Snapshot) -> Standing:
     partition = _partition(goal.partition, groups)
     # Kthena protects the first groups that it has, whatever their numbers are
     protected = sorted({_ordinal(pod) for pod in pods})[:partition]
-    count = _Count(serving, {number: _kept_roles(pods, seen.revisions, number) for number in protected}, groups)
+    count = _Count(serving, {number: _kept_roles(pods, seen, number) for number in protected}, groups)
     templates: dict[str, set[str]] = defaultdict(set)
     for pod in here:
         templates[label(pod, ROLE_LABEL)].add(label(pod, ROLE_HASH_LABEL))
@@ -196,24 +201,43 @@ def _is_current(pod: Object, templates: Mapping[str, Collection[str]], serving: 
     return done and len(templates[label(pod, ROLE_LABEL)]) == 1
 
 
-def _kept_roles(pods: Iterable[Object], revisions: Iterable[Object], group: int) -> tuple[Object, ...] | None:
+def _kept_roles(pods: Iterable[Object], seen: Snapshot, group: int) -> tuple[Object, ...] | None:
     """Roles of a protected group, which are those of its own revision, with the replicas they had."""
-    revision = next((label(pod, REVISION_LABEL) for pod in pods if _ordinal(pod) == group), "")
-    for one in revisions:
-        if one["metadata"].get("labels", {}).get(REVISION_LABEL) == revision:
+    theirs = [pod for pod in pods if _ordinal(pod) == group]
+    if seen.revisions_are_hidden:  # then its status alone tells whether it is complete
+        return _roles_there(theirs)
+    revision = label(theirs[0], REVISION_LABEL)
+    for one in seen.revisions:
+        if label(one, REVISION_LABEL) == revision:
             roles = (one.get("data") or {}).get("data")
             return tuple(roles) if isinstance(roles, list) else None
     return None
 
 
+def _roles_there(pods: Iterable[Object]) -> tuple[Object, ...]:
+    by_role: dict[str, list[Object]] = defaultdict(list)
+    for pod in pods:
+        by_role[label(pod, ROLE_LABEL)].append(pod)
+    return tuple(
+        {
+            "name": name,
+            "replicas": len({label(pod, ROLE_ID_LABEL) for pod in found}),
+            "workerReplicas": max(_number(pod["metadata"]["name"]) for pod in found),
+        }
+        for name, found in by_role.items()
+    )
+
+
 def _contested(goal: Goal, serving: Object) -> str:
+    if is_terminating(serving):
+        return "it is being deleted"
     differences = list(_differences(goal, serving))
     return f"{'; '.join(differences)}{_last_writer(serving)}" if differences else ""
 
 
 def _differences(goal: Goal, serving: Object) -> Iterator[str]:
     spec, annotations = serving["spec"], serving["metadata"].get("annotations", {})
-    if annotations.get(DECLARED_ANNOTATION) != goal.declared:
+    if annotations.get(DECLARED) != goal.declared:
         yield "another declaration has been applied to it"
     if goal.groups is not None and replicas(spec) != goal.groups:
         yield f"spec.replicas is {replicas(spec)}, declared {goal.groups}"
@@ -222,61 +246,20 @@ def _differences(goal: Goal, serving: Object) -> Iterator[str]:
         yield f"its roles are {', '.join(live)}, declared {', '.join(goal.roles)}"
         return
     for name, wanted in goal.roles.items():
-        if wanted.replicas is not None and replicas(live[name]) != wanted.replicas:
-            yield f"replicas of role {name} is {replicas(live[name])}, declared {wanted.replicas}"
+        if wanted is not None and replicas(live[name]) != wanted:
+            yield f"replicas of role {name} is {replicas(live[name])}, declared {wanted}"
 
 
 def _last_writer(serving: Object) -> str:
-    metadata = serving["metadata"]
-    ours = metadata.get("annotations", {}).get(MANAGER_ANNOTATION)
-    others = [
-        entry
-        for entry in metadata.get("managedFields") or ()
-        if entry.get("subresource") != "status" and entry.get("manager") != ours and entry.get("time")
-    ]
-    if not others:
-        return ""
-    last = max(others, key=lambda entry: str(entry["time"]))
-    return f", written by {last['manager']} at {last['time']}"
+    ours = serving["metadata"].get("annotations", {}).get(MANAGER)
+    last = next((entry for entry in writers(serving) if entry["manager"] != ours), None)
+    return f", written by {last['manager']} at {last.get('time', 'an unknown time')}" if last else ""
 
 
 def _partition(partition: int | str, groups: int) -> int:
     """Groups that keep their revision; Kthena rounds a percentage up here."""
     value = partition if isinstance(partition, int) else math.ceil(int(partition.removesuffix("%")) * groups / 100)
     return min(value, groups)
-
-
-def is_ready(pod: Object) -> bool:
-    """As Kthena counts: Running and Ready."""
-    status = status_of(pod)
-    return status.get("phase") == "Running" and any(
-        one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions") or ()
-    )
-
-
-def is_terminating(found: Object) -> bool:
-    """Its deletion has been asked for."""
-    return "deletionTimestamp" in found["metadata"]
-
-
-def status_of(found: Object) -> Object:
-    """Its status, which a new object lacks."""
-    return found.get("status") or {}
-
-
-def label(pod: Object, name: str) -> str:
-    """A label's value, empty if it has none."""
-    return str((pod["metadata"].get("labels") or {}).get(name, ""))
-
-
-def entry_pods(seen: Snapshot, model_serving: str, role: str) -> frozenset[str]:
-    """Names of the pods of a role that take requests."""
-    return frozenset(
-        pod["metadata"]["name"]
-        for pod in seen.pods
-        if (label(pod, NAME_LABEL), label(pod, ROLE_LABEL), label(pod, ENTRY_LABEL)) == (model_serving, role, "true")
-        and not is_terminating(pod)
-    )
 
 
 def _ordinal(pod: Object) -> int:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
 from convergence.goal import Goal
-from convergence.history import History, Key, Termination, terminations, uid
-from convergence.standing import ROLE_HASH_LABEL, Standing, is_ready, label, plural, status_of
+from convergence.history import History, Key, Termination, terminations
+from convergence.standing import Standing, plural
 from live.api import Object
+from live.pods import is_ready, is_terminating, label, status_of, uid
+from live.resources import requests
 from live.snapshot import Snapshot
-from render.names import CONTROLLER_NAME, ROLE_LABEL
+from render.names import CONTROLLER_NAME, ROLE_HASH_LABEL, ROLE_LABEL
 
 FOREIGN_SECONDS = 3.0
 """lists are read from the API server's own store: what they say twice is no relic"""
@@ -72,6 +74,14 @@ class Cause:
         return f"{self.object}: {self.problem}\n      -> {self.remedy}"
 
 
+class NotConvergedError(Exception):
+    """A deployment will not become ready."""
+
+    def __init__(self, causes: Sequence[Cause]) -> None:
+        self.causes = tuple(causes)
+        super().__init__("it can't become ready:" + "".join(f"\n  {cause}" for cause in self.causes))
+
+
 @dataclass(frozen=True)
 class Symptom:
     """What speaks for a cause; certain when it has been there for ``patience`` seconds."""
@@ -88,7 +98,7 @@ def symptoms(goal: Goal, standing: Standing, seen: Snapshot, history: History) -
         return
     if standing.observed:  # before that, pods that fail may be those that are about to be replaced
         for pod in standing.unready:
-            yield from _unscheduled(goal, pod, freeing=standing.freeing)
+            yield from _unscheduled(goal, pod, freeing=bool(standing.freeing))
             yield from _containers(goal, pod)
             yield from _volumes(goal, pod, seen)
         yield from _too_slow(goal, standing, history)
@@ -119,11 +129,9 @@ def owed(goal: Goal, standing: Standing) -> Key | None:
 def _foreign(goal: Goal, standing: Standing) -> Iterator[Symptom]:
     name, serving = _serving(goal), standing.model_serving
     if serving is None:
-        yield Symptom(
-            ("gone",), FOREIGN_SECONDS, Cause("gone", name, "is not there (any more)", "run pulumi refresh, then pulumi up")
-        )
-    elif "deletionTimestamp" in serving["metadata"]:
-        cause = Cause("gone", name, "is being deleted", "wait until it is gone, then run pulumi refresh and pulumi up")
+        yield Symptom(("gone",), FOREIGN_SECONDS, Cause("gone", name, "is not there (any more)", "run pulumi up again"))
+    elif is_terminating(serving):
+        cause = Cause("gone", name, "is being deleted", "wait until it is gone, then run pulumi up again")
         yield Symptom(("deleted",), FOREIGN_SECONDS, cause)
     elif standing.contested:
         remedy = (
@@ -197,6 +205,8 @@ def _scheduling_remedy(reasons: list[str]) -> str:
 
 def requested(pod: Object, resource: str) -> str:
     """What the containers of a pod ask for together, as they write it where only one does."""
+    if devices := requests(pod["spec"])[resource]:
+        return str(devices)
     asked = []
     for container in pod["spec"].get("containers") or ():
         resources = container.get("resources") or {}
@@ -353,7 +363,13 @@ def _controller(goal: Goal, standing: Standing, history: History) -> Iterator[Sy
         yield Symptom(
             ("refused", history.refusal), REFUSED_SECONDS, Cause("refused", pod, f"is refused: {history.refusal}", remedy)
         )
-    yield Symptom(key, SILENCE_SECONDS, Cause("silent", name, f"{undone(standing)} for {_span(SILENCE_SECONDS)}", log))
+    remedy = f"do two controllers run? {log}" if _is_beyond_it(standing) else log
+    yield Symptom(key, SILENCE_SECONDS, Cause("silent", name, f"{undone(standing)} for {_span(SILENCE_SECONDS)}", remedy))
+
+
+def _is_beyond_it(standing: Standing) -> bool:
+    """Whether there is more than the controller counts: by its status of now all is as it should be, so it has not made that."""
+    return bool(standing.surplus) and standing.observed and standing.reported and any((standing.wanted or {}).values())
 
 
 def undone(standing: Standing) -> str:
@@ -363,7 +379,7 @@ def undone(standing: Standing) -> str:
     if standing.lacking:
         return f"Kthena's controller has not made {plural(len(standing.lacking), 'pod')} of it"
     if standing.surplus:
-        return f"Kthena's controller has not taken away {', '.join(standing.surplus)} (do two controllers run?)"
+        return f"Kthena's controller has not taken away {', '.join(standing.surplus)}"
     if standing.outdated:
         return f"Kthena's controller has not replaced {plural(len(standing.outdated), 'outdated pod')}"
     return "all pods serve, but Kthena's controller does not report it as available"

@@ -5,25 +5,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import TypeVar
 
 from convergence.diagnosis import NAMES_SHOWN, Ready, Stuck, Waiting, diagnose, remember
 from convergence.goal import Goal
 from convergence.history import History
-from convergence.standing import Slot, is_ready, status_of
-from convergence.symptoms import Cause, requested
+from convergence.outlast import Say, Sleep, outlast
+from convergence.standing import Slot
+from convergence.symptoms import Cause, NotConvergedError
 from live import paths
-from live.api import Api, ApiRefusedError, ClusterError, Object, UnreachableError
-from live.router import RouterView, read_router
+from live.api import Api, ApiRefusedError, ClusterError, Object
+from live.pods import is_ready
+from live.resources import read_room
 from live.snapshot import Snapshot, read_snapshot
-from render.names import CONTROLLER_NAME, ENTRY_LABEL, GROUP_LABEL, NAME_LABEL, ROLE_ID_LABEL, ROLE_LABEL
-
-T = TypeVar("T")
-Say = Callable[[str], None]
-Sleep = Callable[[float], Awaitable[object]]
+from render.names import CONTROLLER_NAME, ENTRY_LABEL, GROUP_LABEL, NAME_LABEL, ROLE_ID_LABEL, ROLE_LABEL, selector
 
 POLL_SECONDS = (0.2, 1.0)
 """between two looks: from short, for what is nearly done, to long within ten seconds"""
@@ -33,27 +30,11 @@ SAY_SECONDS = 10.0
 EVENTS_AFTER = 15.0
 """what starts as it should has no events worth asking for"""
 ASK_AGAIN_SECONDS = 10.0
-UNREACHABLE_SECONDS = 60.0
-"""an API server that is being restarted is back by then"""
 READY_LOOKS = 2
 """a status that is written while an update comes in has the update's generation beside the figures of before"""
 SETTLE_SECONDS = {"RoleRollingUpdate": 1.0}
 """between these looks, by rollout strategy: while roles are replaced the status may be right by chance for longer (measured)"""
-ROUTER_PATIENCE_SECONDS = 5.0
-"""for a router that hears of every change"""
-ROUTER_SECONDS = 30.0
-TOUCHED_ANNOTATION = "kthena-pd/touched"
-_TRANSIENT = (429, 500, 502, 503, 504)
 _CONFLICT = 409
-_ENDED = ("Succeeded", "Failed")
-
-
-class NotConvergedError(Exception):
-    """A deployment will not become ready."""
-
-    def __init__(self, causes: Sequence[Cause]) -> None:
-        self.causes = tuple(causes)
-        super().__init__("it can't become ready:" + "".join(f"\n  {cause}" for cause in self.causes))
 
 
 async def wait(
@@ -80,157 +61,75 @@ async def wait(
         NotConvergedError: it will not converge, or has made no progress in its time.
         ClusterError: the cluster refuses, or does not answer for a minute.
     """
-    began = answered = clock()
-    history, news = History(progress_at=began), _News(say, clock)
-    ready, asked, pause = 0, began, 0.0
-    events: tuple[Object, ...] = ()
-    events_at = float("-inf")
-    while True:
-        started = clock()
-        try:
-            is_due = started >= max(events_at + ASK_AGAIN_SECONDS, history.progress_at + EVENTS_AFTER)
-            seen = await _read(api, goal, events=is_due)
-            if is_due:
-                events, events_at = seen.events, started
-            seen = replace(seen, events=events)
-            answered = clock()
-            history = remember(goal, history, seen, answered)
-            verdict = diagnose(goal, seen, history, answered)
-            match verdict:
-                case Ready():
-                    ready, pause = ready + 1, _settling(goal, seen)
-                    if ready >= READY_LOOKS:
-                        return seen
-                case Stuck(causes):
-                    raise NotConvergedError(await _with_room(api, causes))
-                case Waiting():
-                    ready = 0
-                    news.tell(verdict.progress)
-                    if verdict.is_controller_silent and answered - asked >= ASK_AGAIN_SECONDS:
-                        asked = answered
-                        history = await _look_closer(api, goal, seen, verdict.lacking, history)
-        except ClusterError as error:
-            if not _may_pass(error) or clock() - answered >= UNREACHABLE_SECONDS:
-                raise
-            news.tell(f"the cluster does not answer: {error}")
-        await sleep(pause if ready else max(TIMES_ASKING * (clock() - started), _poll(clock() - began)))
+    watch = _Watch(api, goal, say, clock)
+    return await outlast(watch.look, say=watch.tell, pause=watch.pause, clock=clock, sleep=sleep)
 
 
-async def wait_for_router(  # noqa: PLR0913  # who, of whom, and what is expected
-    api: Api,
-    *,
-    control_plane: str,
-    debug_port: int,
-    namespace: str,
-    model_server: str,
-    prefill: frozenset[str],
-    decode: frozenset[str],
-    say: Say,
-    clock: Callable[[], float] = time.time,
-    sleep: Sleep = asyncio.sleep,
-) -> None:
-    """Wait until every pod of the router has sorted exactly these pods, and help where it has not.
+class _Watch:
+    """One ModelServing, and what has been seen of it."""
 
-    A router of Kthena v1.0.0 that starts beside running pods sorts a pod into prefill or decode only if it hears of the
-    ModelServer first; otherwise not before the pod's object changes (``store.AddOrUpdatePod``). So the pods get an annotation.
+    def __init__(self, api: Api, goal: Goal, say: Say, clock: Callable[[], float]) -> None:
+        self._api, self._goal, self._clock = api, goal, clock
+        self._began = self._asked = clock()
+        self._history = History(progress_at=self._began)
+        self._said, self._said_at = "", float("-inf")
+        self._say = say
+        self._events: tuple[Object, ...] = ()
+        self._events_at = float("-inf")
+        self._ready = 0
+        self._settling = 0.0
 
-    Args:
-        api: The cluster.
-        control_plane: Namespace of the router.
-        debug_port: Its debug port.
-        namespace: Of the ModelServer.
-        model_server: Its name.
-        prefill: Names of the prefill pods that take requests.
-        decode: Of the decode pods.
-        say: Called once where the router can't be asked.
-        clock: Seconds since the epoch.
-        sleep: Waits for some seconds.
+    async def look(self) -> Snapshot | None:
+        """What is there, once it was ready in several looks.
 
-    Raises:
-        NotConvergedError: the router knows other pods.
-        ClusterError: the pods can't be annotated.
-    """
-    began, touched = clock(), False
-    wanted = RouterView(prefill, decode)
-    while True:
-        try:
-            views = await read_router(api, control_plane, debug_port, namespace, model_server)
-        except ClusterError as error:
-            if not _may_pass(error) or clock() - began >= ROUTER_PATIENCE_SECONDS:
-                say(f"whether the router has paired the pods could not be looked at: {error}")
-                return
-        else:
-            if all(view == wanted for view in views):
-                return
-            if clock() - began >= ROUTER_SECONDS:
-                raise NotConvergedError((_unpaired(namespace, model_server, views, wanted),))
-            if not touched and clock() - began >= ROUTER_PATIENCE_SECONDS:
-                touched = True
-                annotation = {"metadata": {"annotations": {TOUCHED_ANNOTATION: str(round(clock()))}}}
-                await asyncio.gather(*(api.patch(paths.pods(namespace, pod), annotation) for pod in sorted(prefill | decode)))
-        await sleep(POLL_SECONDS[1])
+        Raises:
+            NotConvergedError: it will not converge.
+            ClusterError: the cluster refuses or does not answer.
+        """
+        seen = await self._read()
+        now = self._clock()
+        self._history = remember(self._goal, self._history, seen, now)
+        verdict = diagnose(self._goal, seen, self._history, now)
+        match verdict:
+            case Stuck(causes):
+                raise NotConvergedError(await _with_room(self._api, causes))
+            case Ready():
+                self._ready, self._settling = self._ready + 1, _settling(self._goal, seen)
+                return seen if self._ready >= READY_LOOKS else None
+            case Waiting():
+                self._ready = 0
+                self.tell(verdict.progress)
+                if verdict.is_controller_silent and now - self._asked >= ASK_AGAIN_SECONDS:
+                    self._asked = now
+                    self._history = await _look_closer(self._api, self._goal, seen, verdict.lacking, self._history)
+                return None
 
+    def pause(self, took: float) -> float:
+        """Seconds until the next look, by those that the last one took."""
+        shortest, longest = POLL_SECONDS
+        poll = min(longest, max(shortest, (self._clock() - self._began) / 10))
+        return self._settling if self._ready else max(TIMES_ASKING * took, poll)
 
-async def outlast(ask: Callable[[], Awaitable[T]], *, clock: Callable[[], float] = time.time, sleep: Sleep = asyncio.sleep) -> T:
-    """What ``ask`` answers; asked again for a minute while the cluster does not answer.
+    def tell(self, line: str) -> None:
+        """Say what has changed, and that not too often."""
+        if line != self._said and self._clock() - self._said_at >= SAY_SECONDS:
+            self._say(line)
+            self._said, self._said_at = line, self._clock()
 
-    Raises:
-        ClusterError: the cluster refuses, or does not answer for a minute.
-    """
-    began = clock()
-    while True:
-        try:
-            return await ask()
-        except ClusterError as error:
-            if not _may_pass(error) or clock() - began >= UNREACHABLE_SECONDS:
-                raise
-        await sleep(POLL_SECONDS[1])
-
-
-async def _read(api: Api, goal: Goal, *, events: bool) -> Snapshot:
-    kept = goal.partition not in {0, "0%"}  # only who keeps a revision has to look it up
-    return await read_snapshot(api, goal.namespace, goal.deployment, events=events, revisions=kept)
-
-
-def _poll(waited: float) -> float:
-    shortest, longest = POLL_SECONDS
-    return min(longest, max(shortest, waited / 10))
+    async def _read(self) -> Snapshot:
+        started = self._clock()
+        is_due = started >= max(self._events_at + ASK_AGAIN_SECONDS, self._history.progress_at + EVENTS_AFTER)
+        kept = self._goal.partition not in {0, "0%"}  # only who keeps a revision has to look it up
+        seen = await read_snapshot(self._api, self._goal.namespace, self._goal.deployment, events=is_due, revisions=kept)
+        if is_due:
+            self._events, self._events_at = seen.events, started
+        return replace(seen, events=self._events)
 
 
 def _settling(goal: Goal, seen: Snapshot) -> float:
     serving = next(one for one in seen.model_servings if one["metadata"]["name"] == goal.model_serving)
     strategy = (serving["spec"].get("rolloutStrategy") or {}).get("type", "")
     return SETTLE_SECONDS.get(strategy, POLL_SECONDS[0])
-
-
-def _unpaired(namespace: str, model_server: str, views: list[RouterView], wanted: RouterView) -> Cause:
-    def words(view: RouterView) -> str:
-        return f"prefill {', '.join(sorted(view.prefill)) or 'none'}; decode {', '.join(sorted(view.decode)) or 'none'}"
-
-    known = next(view for view in views if view != wanted)
-    return Cause(
-        "router",
-        f"ModelServer {namespace}/{model_server}",
-        f"after {ROUTER_SECONDS:.0f} s a router knows {words(known)}; it should know {words(wanted)}",
-        "restart the router: kubectl rollout restart deployment/kthena-router in its namespace",
-    )
-
-
-class _News:
-    """Says what changes, and not too often."""
-
-    def __init__(self, say: Say, clock: Callable[[], float]) -> None:
-        self._say, self._clock = say, clock
-        self._said, self._at = "", float("-inf")
-
-    def tell(self, line: str) -> None:
-        if line != self._said and self._clock() - self._at >= SAY_SECONDS:
-            self._say(line)
-            self._said, self._at = line, self._clock()
-
-
-def _may_pass(error: ClusterError) -> bool:
-    return isinstance(error, UnreachableError) or (isinstance(error, ApiRefusedError) and error.code in _TRANSIENT)
 
 
 async def _look_closer(api: Api, goal: Goal, seen: Snapshot, lacking: Slot | None, history: History) -> History:
@@ -270,8 +169,7 @@ async def _controller(api: Api, namespace: str) -> tuple[str, bool]:
             return f"Deployment {namespace}/{CONTROLLER_NAME} is scaled to 0", True
         if (deployment.get("status") or {}).get("availableReplicas"):
             return "", False
-        selector = ",".join(f"{key}={value}" for key, value in deployment["spec"]["selector"]["matchLabels"].items())
-        pods = await api.list(paths.pods(namespace), selector)
+        pods = await api.list(paths.pods(namespace), selector(deployment["spec"]["selector"]["matchLabels"]))
     except ApiRefusedError:
         return "", False
     reasons = [reason for pod in pods if not is_ready(pod) for reason in _reasons(pod)]
@@ -296,21 +194,13 @@ async def _with_room(api: Api, causes: Iterable[Cause]) -> tuple[Cause, ...]:
 
 def room(resources: Iterable[str], nodes: Iterable[Object], pods: Iterable[Object]) -> Iterator[str]:
     """One line for each extended resource: what the nodes have left, and how much the pods of which namespace hold."""
-    usable = {
-        one["metadata"]["name"]: status_of(one).get("allocatable") or {} for one in nodes if not one["spec"].get("unschedulable")
-    }
-    placed = [one for one in pods if one["spec"].get("nodeName") in usable and status_of(one).get("phase") not in _ENDED]
+    found = read_room(nodes, pods)
     for resource in resources:
         if "/" not in resource:
             continue  # cpu and memory are no whole numbers
-        free = Counter({node: int(allocatable.get(resource, 0)) for node, allocatable in usable.items()})
-        held = Counter[str]()
-        for pod in placed:
-            asked = requested(pod, resource)
-            if asked.isdecimal():
-                free[pod["spec"]["nodeName"]] -= int(asked)
-                held[pod["metadata"]["namespace"]] += int(asked)
-        left = ", ".join(f"{count} on {node}" for node, count in free.most_common(NAMES_SHOWN) if count > 0) or "none"
+        free = Counter({node: left[resource] for node, left in found.free.items() if resource in left})
+        held = Counter({namespace: asked[resource] for namespace, asked in found.held.items() if resource in asked})
+        left = ", ".join(f"{count} on {node}" for node, count in free.most_common(NAMES_SHOWN)) or "none"
         owners = ", ".join(f"{count} by namespace {name}" for name, count in held.most_common(NAMES_SHOWN)) or "none"
         yield f"{resource}: free {left}; held {owners}"
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Literal, get_args
 
-from impact.npus import requests
 from impact.simulation import SCHEDULES, Controller, Group, Instance, Pod, Schedule, rolls_by_role
-from impact.templates import HASH_LABEL, Templates, is_settled, read_templates, revision_of
+from impact.templates import Templates, is_settled, read_templates, revision_of
 from live.api import Object
+from live.pods import is_ready, is_terminating, label
+from live.resources import is_placed, requests
 from live.snapshot import Snapshot
-from render.names import GROUP_LABEL, NAME_LABEL, ROLE_ID_LABEL, ROLE_LABEL
+from render.names import GROUP_LABEL, NAME_LABEL, ROLE_HASH_LABEL, ROLE_ID_LABEL, ROLE_LABEL
 
 Change = Literal["nothing", "scaled in place", "rolled by role", "groups rolled", "created", "removed", "replaced"]
 """the later one, where several ModelServings change"""
@@ -52,16 +53,16 @@ class Prediction:
     """names of the pods that are there afterwards and are not now; a new pod may have the name of a removed one"""
     churned: tuple[str, ...] = ()
     """names of the pods that are made only to be deleted again"""
-    certain: bool = True
+    names_are_certain: bool = True
     """whether all names and numbers are the same whichever pod ends first; how many pods are left always is"""
     capacity_before: Capacity = Capacity()
     capacity_lowest: Capacity = Capacity()
     """the lowest of each number from now until the edit has come to its end"""
     capacity_after: Capacity = Capacity()
     npus_before: Counter[str] = field(default_factory=Counter)
-    """extended resource -> number that the pods hold"""
+    """extended resource -> number that the pods hold; one that waits for a node holds nothing"""
     npus_most: Counter[str] = field(default_factory=Counter)
-    """the most of each at any time"""
+    """the most of each that is wanted at any time"""
     npus_after: Counter[str] = field(default_factory=Counter)
 
 
@@ -89,19 +90,12 @@ def predict(before: Snapshot, after: Sequence[Object]) -> Prediction:
     )
 
 
-def churns(before: Snapshot, after: Sequence[Object]) -> bool:
-    """Whether Kthena makes pods only to delete them again, and would not if the edit were made in two steps.
-
-    Source: kthena#1795: outdated groups are scaled with the new template before they are deleted.
-    """
-    return steps(before, after) is not None
-
-
 def steps(before: Snapshot, after: Sequence[Object]) -> tuple[Mapping[str, int], Mapping[str, int]] | None:
     """Instances of each role in a group, in the two steps that an edit is to be made in; None where one step is as good.
 
-    The first step has everything of the edit but more instances: fewer of them at once do no harm, more of them do once the new
-    template has reached all groups.
+    Kthena would make pods only to delete them again: it scales outdated groups with the new template before it deletes them
+    (kthena#1795). The first step has everything of the edit but more instances: fewer of them at once do no harm, more of them do
+    once the new template has reached all groups.
     """
     live = {item["metadata"]["name"]: item for item in before.model_servings}
     for item in after:
@@ -111,7 +105,7 @@ def steps(before: Snapshot, after: Sequence[Object]) -> tuple[Mapping[str, int],
         first, wanted = _without_scale_up(found, item), _instances(item)
         if _instances(first) != wanted:
             made = len(_predict_one(before, found, item).churned)
-            if made > len(_predict_one(before, found, first).churned):
+            if made and made > len(_predict_one(before, found, first).churned):
                 return _instances(first), wanted
     return None
 
@@ -133,14 +127,20 @@ def _predict_one(before: Snapshot, live: Object | None, after: Object, *, delete
     """What happens to one ModelServing: it is created, changed, or ``deleted``."""
     name = after["metadata"]["name"]
     pods = [pod for pod in before.pods if pod["metadata"]["labels"][NAME_LABEL] == name]
-    recorded = [item for item in before.revisions if (item["metadata"].get("labels") or {}).get(NAME_LABEL) == name]
+    recorded = [item for item in before.revisions if label(item, NAME_LABEL) == name]
     templates = read_templates(live or after, after, pods, recorded)
     groups = _groups(live or after, pods)
     if deleted:
         return _deletion(groups)
-    ends = [_outcome(live, after, templates, copy.deepcopy(groups), schedule) for schedule in SCHEDULES]
-    same = len({(frozenset(end.kept.values()), frozenset(end.created)) for end in ends}) == 1
-    return replace(ends[0], certain=same and all(end.certain for end in ends))
+    together, *in_turn = SCHEDULES
+    found = _outcome(_controller(live, after, templates, copy.deepcopy(groups)), together, is_new=live is None)
+    names = {*found.kept.values(), *found.created}
+    for schedule in in_turn:
+        other = _controller(live, after, templates, copy.deepcopy(groups))
+        other.run(schedule)
+        same = names == {pod.uid or pod.name for pod in other.pods()}
+        found = replace(found, names_are_certain=found.names_are_certain and same and not other.unfinished)
+    return found
 
 
 def _groups(live: Object, pods: Sequence[Object]) -> dict[int, Group]:
@@ -153,11 +153,11 @@ def _groups(live: Object, pods: Sequence[Object]) -> dict[int, Group]:
         metadata, labels = pod["metadata"], pod["metadata"]["labels"]
         group = groups.setdefault(_ordinal(labels[GROUP_LABEL]), Group(_revision(live, pod), status="running"))
         of_role = group.roles.setdefault(labels[ROLE_LABEL], {})
-        instance = of_role.setdefault(_ordinal(labels[ROLE_ID_LABEL]), Instance(labels.get(HASH_LABEL, ""), {}, "running"))
-        known = Pod(metadata["name"], requests(pod["spec"]), metadata["uid"], is_ready=_is_ready(pod))
+        instance = of_role.setdefault(_ordinal(labels[ROLE_ID_LABEL]), Instance(labels.get(ROLE_HASH_LABEL, ""), {}, "running"))
+        known = Pod(metadata["name"], tuple(requests(pod["spec"]).items()), metadata["uid"], is_ready(pod), is_placed(pod))
         instance.pods[known.name] = known
         instance.cost += _cost(metadata)
-        if metadata.get("deletionTimestamp"):
+        if is_terminating(pod):
             known.is_leaving = True
             instance.status = "deleting"
         elif not known.is_ready and instance.status == "running":
@@ -192,11 +192,9 @@ def _revision(live: Object, oldest_pod: Object) -> str:
     return own if own in (current, update) else str(current or own)
 
 
-def _outcome(
-    live: Object | None, after: Object, templates: Templates, groups: dict[int, Group], schedule: Schedule
-) -> Prediction:
+def _controller(live: Object | None, after: Object, templates: Templates, groups: dict[int, Group]) -> Controller:
     status = (live or {}).get("status") or {}
-    controller = Controller(
+    return Controller(
         after["metadata"]["name"],
         after["spec"],
         templates,
@@ -204,37 +202,42 @@ def _outcome(
         status.get("currentRevision", ""),
         status.get("updateRevision", ""),
     )
+
+
+def _outcome(controller: Controller, schedule: Schedule, *, is_new: bool) -> Prediction:
+    """What has happened once the controller has nothing more to do."""
     known = {pod.name: pod.uid for pod in controller.pods() if not pod.is_leaving}
-    moments = [_capacity(groups)]
-    held = [_npus(controller.pods())]
+    moments = [_capacity(controller.groups)]
+    wanted = [_npus(controller.pods())]
+    holding = _npus(pod for pod in controller.pods() if pod.is_placed)
 
     def record() -> None:
-        moments.append(_capacity(groups))
-        held.append(_npus(controller.pods()))
+        moments.append(_capacity(controller.groups))
+        wanted.append(_npus(controller.pods()))
 
     controller.run(schedule, record)
     left = {pod.uid for pod in controller.pods() if pod.uid}
     created = tuple(pod.name for pod in controller.pods() if not pod.uid)
     kept = {name: uid for name, uid in known.items() if uid in left}
     return Prediction(
-        change=_change(controller, is_new=live is None, touched=bool(created) or kept != known),
+        change=_change(controller, is_new=is_new, touched=bool(created) or kept != known),
         kept=kept,
         removed={name: uid for name, uid in known.items() if uid not in left},
         created=created,
         churned=tuple(sorted(set(controller.churned))),
-        certain=not controller.unfinished,
+        names_are_certain=not controller.unfinished,
         capacity_before=moments[0],
         capacity_lowest=reduce(Capacity.__and__, moments),
         capacity_after=moments[-1],
-        npus_before=held[0],
-        npus_most=reduce(Counter.__or__, held),
-        npus_after=held[-1],
+        npus_before=holding,
+        npus_most=reduce(Counter.__or__, wanted),
+        npus_after=wanted[-1],
     )
 
 
 def _deletion(groups: Mapping[int, Group]) -> Prediction:
     pods = [pod for group in groups.values() for pod in group.pods]
-    held = _npus(pods)
+    held = _npus(pod for pod in pods if pod.is_placed)
     removed = {pod.name: pod.uid for pod in pods if not pod.is_leaving}
     return Prediction("removed", removed=removed, capacity_before=_capacity(groups), npus_before=held, npus_most=held)
 
@@ -256,7 +259,7 @@ def _beside(some: Prediction, others: Prediction) -> Prediction:
         removed={**some.removed, **others.removed},
         created=some.created + others.created,
         churned=some.churned + others.churned,
-        certain=some.certain and others.certain,
+        names_are_certain=some.names_are_certain and others.names_are_certain,
         capacity_before=some.capacity_before + others.capacity_before,
         capacity_lowest=some.capacity_lowest + others.capacity_lowest,
         capacity_after=some.capacity_after + others.capacity_after,
@@ -277,8 +280,8 @@ def _capacity(groups: Mapping[int, Group]) -> Capacity:
 
 def _npus(pods: Iterable[Pod]) -> Counter[str]:
     held: Counter[str] = Counter()
-    for pod in pods:
-        held.update(pod.requests)
+    for asked, number in Counter(pod.requests for pod in pods).items():
+        held.update({resource: number * each for resource, each in asked})
     return held
 
 
@@ -290,10 +293,3 @@ def _cost(metadata: Object) -> int:
     """Source: Kthena v1.0.0 binpack_scaledown.go, which takes what is no number for none."""
     declared = str((metadata.get("annotations") or {}).get(_DELETION_COST, "0"))
     return int(declared) if declared.removeprefix("-").isdecimal() else 0
-
-
-def _is_ready(pod: Object) -> bool:
-    """Source: Kthena v1.0.0 utils.go, IsPodRunningAndReady."""
-    status = pod.get("status") or {}
-    ready = any(item["type"] == "Ready" and item["status"] == "True" for item in status.get("conditions") or ())
-    return status.get("phase") == "Running" and ready

@@ -9,13 +9,13 @@ from typing import Any, Literal, NamedTuple
 
 from live.edits import Edit, with_scale_of
 from models.autoscaling import Autoscaling
-from models.role import ROLES
 from render.names import CONTROLLER_NAME, ROUTER_NAME
-from render.ownership import DECLARED
+from render.ownership import DECLARED, writers
 
 Object = dict[str, Any]
-Kind = Literal["human", "human or edit", "autoscaler", "other stack", "edit", "absent"]
-"""human: a person, or a tool that is none of the others; edit: declared, and no `up` has applied it yet"""
+Kind = Literal["human", "human or edit", "autoscaler", "other stack", "edit", "absent", "undeclared"]
+"""human: a person, or a tool that is none of the others; edit: declared, and no `up` has applied it yet; undeclared: the
+stack has made the object, and declares it no more"""
 
 CONTROLLERS = {CONTROLLER_NAME, ROUTER_NAME, "kube-controller-manager", "kube-apiserver"}
 """field managers that write into these objects by their nature"""
@@ -36,7 +36,7 @@ class Drift:
     object: str
     """kind, namespace and name, such as ``ModelServing default/deepseekv4-pd``"""
     field: str
-    """such as ``spec.template.roles[prefill].replicas``; empty where the whole object is absent"""
+    """such as ``spec.template.roles[prefill].replicas``; empty where it is the whole object"""
     now: Any
     """in the cluster; None: it has no such field"""
     after: Any
@@ -57,6 +57,8 @@ class Drift:
     def __str__(self) -> str:
         if self.kind == "absent":
             return "not in the cluster; `up` creates it"
+        if self.kind == "undeclared":
+            return "not declared any more; `up` deletes it"
         values = shown(self.now) if self.now == self.after else f"{shown(self.now)} -> {shown(self.after)}"
         return f"{self.field}: {values}  ({_reason(self)})"
 
@@ -66,9 +68,8 @@ def drift(
 ) -> tuple[Drift, ...]:
     """What differs in one object, in the order of its fields.
 
-    What `up` does is that of Pulumi's Kubernetes provider 4.25 after a refresh: it compares what it has applied with the live
-    fields of the same shape (provider.go ``Diff``, util.go ``pruneMap``). Where they are equal, it does not touch the object, and
-    what others have added stays. Where one differs, it applies all, which is what the dry run shows.
+    What `up` does is what the dry run shows: where anything differs the object is applied again, by Pulumi or before it
+    (live.edits, ``revert``). What others have added beside the declaration stays.
 
     Args:
         declared: the object as the stack applies it (:func:`render.ownership.owned`)
@@ -88,8 +89,7 @@ def drift(
         for difference in _differences(there, result, sent, ())
         if difference.path != ("metadata", "annotations", DECLARED)
     ]
-    touched = any(_text(found.path) not in scaled for found in _differences(_pruned(there, sent), sent, sent, ()))
-    view = _View(name, _Owners(live, manager), scaled, edited=edited, touched=touched)
+    view = _View(name, _Owners(live, manager), scaled, edited=edited)
     found = [told for difference in differences if (told := view.told(difference))]
     if edited and not any(one.reverted for one in found):
         # it takes away what nobody has, or what has been done by hand already
@@ -100,30 +100,32 @@ def drift(
 
 def drift_of(edits: Iterable[Edit], manager: str) -> tuple[Drift, ...]:
     """What differs in the objects of deployments, in the order in which they are declared."""
-    return tuple(
-        one
-        for edit in edits
-        for item in edit.objects
-        for one in drift(
+    return tuple(one for edit in edits for one in _drift_of(edit, manager))
+
+
+def _drift_of(edit: Edit, manager: str) -> Iterator[Drift]:
+    for item in edit.objects:
+        yield from drift(
             item.declared,
             item.now,
             with_scale_of(item.declared, item.stored, item.scaling) if item.scaling else item.stored,
             manager,
             scaled_fields(item.scaling),
         )
-    )
+    for gone in edit.deleted:
+        yield Drift(_name(gone), "", None, None, "undeclared")
 
 
 def reverted(found: Iterable[Drift]) -> list[str]:
     """One line for each change of somebody else that `up` is about to undo."""
-    return [f"{one.object} {one}" for one in found if one.reverted and one.kind not in ("edit", "absent")]
+    return [f"{one.object} {one}" for one in found if one.reverted and one.kind not in ("edit", "absent", "undeclared")]
 
 
 def scaled_fields(scaling: Autoscaling | None) -> frozenset[str]:
     """Fields of a ModelServing that its autoscaler decides."""
     if scaling is None:
         return frozenset()
-    roles = {f"spec.template.roles[{role}].replicas" for role in ROLES if scaling.role(role)}
+    roles = {f"spec.template.roles[{role}].replicas" for role in scaling.scaled_roles}
     return frozenset(roles | ({"spec.replicas"} if scaling.groups else set()))
 
 
@@ -196,17 +198,6 @@ def _numbered(items: list[Any]) -> dict[str, Any]:
     return {f"[{number}]": item for number, item in enumerate(items)}
 
 
-def _pruned(source: Any, shape: Any) -> Any:
-    """``source`` less what ``shape`` has not, as Pulumi's Kubernetes provider 4.25 prunes it: lists by their order."""
-    if type(source) is not type(shape):
-        return source
-    if isinstance(shape, dict):
-        return {key: _pruned(item, shape[key]) for key, item in source.items() if key in shape}
-    if isinstance(shape, list):
-        return [_pruned(item, of) for item, of in zip(source, shape, strict=False)]
-    return source
-
-
 class _Owner(NamedTuple):
     manager: str
     time: str
@@ -219,8 +210,7 @@ class _Owners:
 
     def __init__(self, live: Object, manager: str) -> None:
         self.manager = manager
-        entries = [entry for entry in live["metadata"].get("managedFields") or () if entry.get("subresource") != "status"]
-        self._entries = sorted(entries, key=lambda entry: str(entry.get("time", "")), reverse=True)
+        self._entries = writers(live)
 
     def of(self, path: _Path) -> _Owner | None:
         """Who wrote ``path``: the stack, if it has applied the value that is there, or else the newest of the others."""
@@ -267,8 +257,6 @@ class _View:
     scaled: Collection[str]
     edited: bool
     """whether what is declared has changed since the last `up`"""
-    touched: bool
-    """whether `up` will apply the object"""
 
     def told(self, difference: _Difference) -> Drift | None:
         """What there is to say about a difference; None where it is only what the API server or a controller has filled in."""
@@ -278,7 +266,7 @@ class _View:
         if field in self.scaled:
             return Drift(self.name, field, difference.now, difference.now, "autoscaler", manager, time, reverted=False)
         kind = self._kind(difference, owner)
-        return kind and Drift(self.name, field, difference.now, difference.after, kind, manager, time, self.touched)
+        return kind and Drift(self.name, field, difference.now, difference.after, kind, manager, time)
 
     def _kind(self, difference: _Difference, owner: _Owner | None) -> Kind | None:
         declared: Kind | None = ("edit" if self.edited else "human") if difference.is_declared else None
@@ -337,10 +325,10 @@ def _text(path: _Path) -> str:
 
 
 _REASONS: Mapping[Kind, str] = {
-    "human": "changed by {who}; {then}",
-    "human or edit": "changed by {who}, or declared anew since; {then}",
-    "autoscaler": "set by {who}, and no autoscaling is declared; {then}",
-    "other stack": "declared by another stack too, {who}; {then}",
+    "human": "changed by {who}; `up` reverts it",
+    "human or edit": "changed by {who}, or declared anew since; `up` reverts it",
+    "autoscaler": "set by {who}, and no autoscaling is declared; `up` reverts it",
+    "other stack": "declared by another stack too, {who}; `up` reverts it",
     "edit": "declared now; no `up` has applied it yet",
 }
 
@@ -352,5 +340,4 @@ def _reason(found: Drift) -> str:
     who = f"{found.manager}{when}" if found.manager else "somebody"
     if found.now == found.after:
         return f"added by {who}; `up` leaves it alone"
-    then = "`up` reverts it" if found.reverted else "`up` leaves it until something declared in this object changes"
-    return _REASONS[found.kind].format(who=who, then=then)
+    return _REASONS[found.kind].format(who=who)

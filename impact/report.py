@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from impact.controller import Capacity, Prediction, predict, steps
 from live.api import Object
-from live.edits import Edit
+from live.edits import Edit, with_scale_of
 
 _SHOWN_NAMES = 6
 """of a long list of pods; all of them are in the JSON"""
@@ -27,11 +27,6 @@ class Impact:
     steps: Steps | None
     """instances of each role in a group, in the two steps that this edit is to be made in; None: one step is as good"""
 
-    @property
-    def is_nothing(self) -> bool:
-        """Whether the deployment is as it is declared."""
-        return not self.edit.changes
-
 
 def assess(edit: Edit) -> Impact:
     """What an edit does."""
@@ -44,6 +39,7 @@ def two_steps(impact: Impact, stack: str) -> str:
     """Why an edit with ``steps`` is refused, and the commands that make it without the detour; empty for one without."""
     if impact.steps is None:
         return ""
+    them = "it" if len(impact.prediction.churned) == 1 else "them"
     path = f"'kthena-pd:deployments.{impact.edit.deployment}.ratio'"
     commands = "\n".join(
         f"     pulumi config set --stack {stack} --path {path} {_ratio(step)} && pulumi up --stack {stack}"
@@ -51,7 +47,7 @@ def two_steps(impact: Impact, stack: str) -> str:
     )
     return (
         f"{impact.edit.deployment}: the pods' template and the ratio change at once: Kthena would make "
-        f"{_names(impact.prediction.churned)} only to delete it again (kthena#1795)\n  -> in two steps:\n{commands}"
+        f"{_names(impact.prediction.churned)} only to delete {them} again (kthena#1795)\n  -> in two steps:\n{commands}"
     )
 
 
@@ -62,10 +58,10 @@ def text(impacts: Sequence[Impact], free: Mapping[str, int] | None) -> str:
         impacts: of all deployments of a stack
         free: extended resource -> what the cluster has left; None where nobody may read it
     """
-    changing = [impact for impact in impacts if not impact.is_nothing]
+    changing = [(impact, room) for impact, room in _with_room(impacts, free) if not impact.edit.is_nothing]
     if not changing:
         return f"nothing to do: {_counted(len(impacts), 'deployment')} as declared\n"
-    blocks = ["\n".join(_block(impact, free)) for impact in changing]
+    blocks = ["\n".join(_block(impact, room)) for impact, room in changing]
     of_all = f"{len(changing)} of {_counted(len(impacts), 'deployment')} {'changes' if len(changing) == 1 else 'change'}"
     return "\n\n".join([*blocks, of_all]) + "\n"
 
@@ -73,13 +69,14 @@ def text(impacts: Sequence[Impact], free: Mapping[str, int] | None) -> str:
 def as_json(impacts: Sequence[Impact], free: Mapping[str, int] | None) -> str:
     """One object: ``deployments``, a list in the order of the stack file, and ``freeNpus``, null where nobody may read it.
 
-    A deployment has ``name``, ``namespace``, ``change`` (impact.controller.Change), ``objects`` (kind and name of what is made,
-    changed or deleted), ``refusals``, ``shape`` (``before`` and ``after``), ``capacity`` (``before``, ``lowest``, ``after``),
-    ``npus`` (by resource: ``before``, ``most``, ``after``), ``pods`` (``kept`` and ``removed`` by name with uid, the names
-    ``created`` and ``churned``, and whether they are ``certain``), ``twoSteps`` (null, or the roles' instances in each of two
-    steps), and ``warnings`` as the text has them.
+    A deployment has ``name``, ``namespace``, ``change`` (impact.controller.Change), ``movedTo`` (the namespace in which it is
+    declared now, or empty), ``objects`` (kind and name of what is made or changed), ``deleted`` (of what goes), ``refusals``,
+    ``shape`` (``before`` and ``after``), ``capacity`` (``before``, ``lowest``, ``after``), ``npus`` (by resource: ``before``,
+    ``most``, ``after``), ``pods`` (``kept`` and ``removed`` by name with uid, the names ``created`` and ``churned``, and whether
+    the ``namesAreCertain``), ``twoSteps`` (null, or the roles' instances in each of two steps), and ``warnings``
+    as the text has them.
     """
-    return json.dumps({"deployments": [_item(impact, free) for impact in impacts], "freeNpus": free}, indent=2) + "\n"
+    return json.dumps({"deployments": [_item(*one) for one in _with_room(impacts, free)], "freeNpus": free}, indent=2) + "\n"
 
 
 def _block(impact: Impact, free: Mapping[str, int] | None) -> list[str]:
@@ -89,17 +86,26 @@ def _block(impact: Impact, free: Mapping[str, int] | None) -> list[str]:
     if edit.refusals:
         return [f"{edit.deployment}{place}: refused", *(f"  error: {refusal}" for refusal in edit.refusals)]
     shape = " -> ".join(dict.fromkeys(one for one in (before, after) if one))
-    lines = [f"{edit.deployment}{place}: {_what(prediction)}, {shape}"]
+    what = f"moved to {edit.moved_to}" if edit.moved_to else _what(prediction)
+    lines = [f"{edit.deployment}{place}: {', '.join(filter(None, (what, shape)))}", *_pods(prediction)]
+    # of ModelServings the pods tell
+    if others := [_named(one) for one in edit.deleted if one["kind"] != "ModelServing"]:
+        lines.append(f"  - {', '.join(others)}")
     if prediction.change == "nothing":
-        return [*lines, f"  changed: {', '.join(edit.changes)}"]
-    lines += _pods(prediction)
+        lines += [f"  changed: {', '.join(edit.changes)}"] if edit.changes else []
+    else:
+        lines += _figures(prediction, free)
+    return lines + [f"  warning: {warning}" for warning in _warnings(impact, free)]
+
+
+def _figures(prediction: Prediction, free: Mapping[str, int] | None) -> list[str]:
     serving = (prediction.capacity_before, prediction.capacity_lowest, prediction.capacity_after)
     now, lowest, then = (_serving(capacity) for capacity in serving)
-    lines.append(f"  serving: {now} now, {lowest} at the lowest, {then} at the end")
+    lines = [f"  serving: {now} now, {lowest} at the lowest, {then} at the end"]
     for resource, before_, most, after_ in _npus(prediction):
-        left = "" if free is None else f"; {free.get(resource, 0)} free"
+        left = "" if free is None else f"; {max(0, free.get(resource, 0))} free"
         lines.append(f"  {resource}: {before_} now, {most} at most, {after_} at the end{left}")
-    return lines + [f"  warning: {warning}" for warning in _warnings(impact, free)]
+    return lines
 
 
 def _what(prediction: Prediction) -> str:
@@ -110,26 +116,30 @@ def _pods(prediction: Prediction) -> list[str]:
     removed, created = set(prediction.removed), set(prediction.created)
     marked = {"-": removed - created, "+": created - removed, "-/+": removed & created}
     lines = [f"  {mark} {_names(names)}" for mark, names in marked.items() if names]
-    unsure = [] if prediction.certain else ["    (as many, but some may get other numbers: that depends on which pods end first)"]
-    return lines + unsure
+    unsure = "    (as many, but some may get other numbers: that depends on which pods end first)"
+    return lines if prediction.names_are_certain else [*lines, unsure]
 
 
 def _warnings(impact: Impact, free: Mapping[str, int] | None) -> list[str]:
-    prediction = impact.prediction
+    edit, prediction = impact.edit, impact.prediction
     found = []
+    if edit.unanswered:
+        found.append(f"requests for {', '.join(edit.unanswered)} fail from then on: no route is left for them")
     if prediction.capacity_before.groups and not prediction.capacity_after.groups:
-        found.append("its requests fail from then on: nothing is left to serve them")
+        if not (edit.unanswered or edit.moved_to):
+            found.append("nothing of it is left to serve requests")
     elif prediction.capacity_before.groups and not prediction.capacity_lowest.groups:
         found.append("requests fail meanwhile: no group has both prefill and decode")
     for resource, before, most, _ in _npus(prediction):
-        lacking = most - before - free.get(resource, 0) if free is not None else 0
+        lacking = most - before - max(0, free.get(resource, 0)) if free is not None else 0
         if lacking > 0:
-            found.append(f"{lacking} {resource} more are needed than are free: new pods wait for them")
-    lacking = _declared_pods(impact.edit.after) - len(prediction.kept) - len(prediction.created)
+            found.append(f"{lacking} {resource} more are needed than are free: pods wait for them")
+    lacking = _declared_pods(edit.after) - len(prediction.kept) - len(prediction.created)
     if lacking > 0:
         found.append(
             f"{_counted(lacking, 'declared pod')} will not be made: groups below the partition keep their revision's ratio"
         )
+    found += _scales_left_behind(edit)
     if impact.steps:
         found.append(
             f"{_names(prediction.churned)} would be made only to be deleted again: "
@@ -138,13 +148,28 @@ def _warnings(impact: Impact, free: Mapping[str, int] | None) -> list[str]:
     return found
 
 
+def _scales_left_behind(edit: Edit) -> Iterator[str]:
+    """Where another ModelServing takes over: an autoscaler's numbers are those of the one it has scaled."""
+    for new in edit.objects:
+        if new.declared["kind"] != "ModelServing" or new.now is not None or new.scaling is None:
+            continue
+        for old in edit.deleted:
+            if old["kind"] == "ModelServing" and with_scale_of(old, new.stored, new.scaling) != new.stored:
+                yield (
+                    f"the new version begins with the declared {_shape([new.stored])}, "
+                    f"not with the {_shape([old])} that the autoscaler has chosen"
+                )
+
+
 def _item(impact: Impact, free: Mapping[str, int] | None) -> dict[str, Any]:
     edit, prediction = impact.edit, impact.prediction
     return {
         "name": edit.deployment,
         "namespace": edit.namespace,
         "change": prediction.change,
+        "movedTo": edit.moved_to,
         "objects": edit.changes,
+        "deleted": [_named(one) for one in edit.deleted],
         "refusals": edit.refusals,
         "shape": {"before": _shape(edit.before.model_servings), "after": _shape(edit.after)},
         "pods": {
@@ -152,7 +177,7 @@ def _item(impact: Impact, free: Mapping[str, int] | None) -> dict[str, Any]:
             "removed": dict(prediction.removed),
             "created": prediction.created,
             "churned": prediction.churned,
-            "certain": prediction.certain,
+            "namesAreCertain": prediction.names_are_certain,
         },
         "capacity": {
             stage: vars(capacity)
@@ -168,6 +193,16 @@ def _item(impact: Impact, free: Mapping[str, int] | None) -> dict[str, Any]:
         "twoSteps": impact.steps,
         "warnings": _warnings(impact, free),
     }
+
+
+def _with_room(impacts: Iterable[Impact], free: Mapping[str, int] | None) -> Iterator[tuple[Impact, Mapping[str, int] | None]]:
+    """Each with what those before it leave free: all of them change at the same time."""
+    left = None if free is None else Counter(free)
+    for impact in impacts:
+        yield impact, left
+        if left is not None:
+            left = Counter(left)
+            left.subtract(impact.prediction.npus_most - impact.prediction.npus_before)
 
 
 def _npus(prediction: Prediction) -> list[tuple[str, int, int, int]]:
@@ -199,6 +234,10 @@ def _ratio(instances: Mapping[str, int]) -> str:
 
 def _serving(capacity: Capacity) -> str:
     return _ratio({"prefill": capacity.prefill, "decode": capacity.decode})
+
+
+def _named(item: Object) -> str:
+    return f"{item['kind']} {item['metadata']['name']}"
 
 
 def _names(names: Iterable[str]) -> str:

@@ -26,15 +26,21 @@ _STEPS_OF_EACH_POD = 50
 """more than any rollout takes; a spec whose partition makes the controller go round in circles ends here"""
 
 
+Requests = tuple[tuple[str, int], ...]
+"""extended resource and number, of one pod"""
+
+
 @dataclass
 class Pod:
     """A pod that is there now, or will be."""
 
     name: str
-    requests: Counter[str]
+    requests: Requests
     uid: str = ""
     """empty: made by the edit"""
     is_ready: bool = False
+    is_placed: bool = False
+    """has a node before the edit"""
     is_leaving: bool = False
     """terminating before the edit"""
 
@@ -49,6 +55,14 @@ class Instance:
     status: Status = "new"
     cost: int = 0
     """sum of the pods' deletion costs"""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all its pods are."""
+        for pod in self.pods.values():  # noqa: SIM110  # asked of every instance at every step: three times as fast as all()
+            if not pod.is_ready:
+                return False
+        return True
 
 
 @dataclass
@@ -67,12 +81,12 @@ class Group:
     @property
     def pods(self) -> Iterator[Pod]:
         """Of all instances, those that are terminating too."""
-        return (pod for instance in self.instances for pod in instance.pods.values())
+        return (pod for of_role in self.roles.values() for instance in of_role.values() for pod in instance.pods.values())
 
     def serving(self, role: str) -> int:
         """Instances of ``role`` that can take requests."""
         of_role = self.roles.get(role, {}).values() if self.status != "deleting" else ()
-        return sum(one.status != "deleting" and all(pod.is_ready for pod in one.pods.values()) for one in of_role)
+        return sum(1 for one in of_role if one.status != "deleting" and one.is_ready)
 
 
 @dataclass
@@ -96,7 +110,7 @@ class Controller:
     def __post_init__(self) -> None:
         self._recorded = dict(self.templates.recorded)
 
-    def run(self, schedule: Schedule, record: Callable[[], None]) -> None:
+    def run(self, schedule: Schedule, record: Callable[[], None] = lambda: None) -> None:
         """Go on until nothing happens any more; ``record`` is called after each step."""
         pods = sum(role.replicas * (1 + role.workers) for role in self.templates.roles) * self._replicas
         for _ in range(_STEPS_OF_EACH_POD * (pods + sum(1 for _ in self.pods()) + 1)):
@@ -122,7 +136,7 @@ class Controller:
             return True
         alive = [group for _, group in sorted(self.groups.items())]
         loading = [
-            (group, one) for group in alive for one in group.instances if not all(pod.is_ready for pod in one.pods.values())
+            (group, one) for group in alive for of_role in group.roles.values() for one in of_role.values() if not one.is_ready
         ]
         for group, instance in schedule(loading):
             for pod in instance.pods.values():
@@ -257,7 +271,9 @@ class Controller:
             instances = group.roles.get(role.name, {})
             left = {number: one for number, one in instances.items() if one.status != "deleting"}
             outdated = [number for number, one in left.items() if one.template not in ("", role.template)]
-            updating = sum(left[number].status != "running" for number in left if number not in outdated)
+            if not outdated:
+                continue
+            updating = sum(one.status != "running" and one.template in ("", role.template) for one in left.values())
             unavailable = len(instances) - len(left) + updating
             outdated.sort(key=lambda number: (left[number].status == "running", -number))
             chosen += [left[number] for number in outdated[: _may_go(role, len(instances), unavailable)]]
@@ -286,12 +302,14 @@ class Controller:
 
     def _run_if_complete(self, group: Group) -> None:
         """Source: checkServingGroupReady, which asks for the replicas of the new spec in every group."""
+        if group.status != "new":
+            return
         complete = all(
             len(group.roles.get(role.name, {})) == role.replicas
             and all(one.status == "running" for one in group.roles.get(role.name, {}).values())
             for role in self.templates.roles
         )
-        if group.status == "new" and complete:
+        if complete:
             group.status = "running"
             self._changed = True
 

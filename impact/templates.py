@@ -6,18 +6,16 @@ API server's JSON tells that.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from impact.npus import requests
 from live.api import Object
+from live.pods import is_terminating, label
+from live.resources import requests
 from models.quantities import amount
-from render.names import ROLE_LABEL
+from render.names import REVISION_LABEL, ROLE_HASH_LABEL, ROLE_LABEL
 
-REVISION_LABEL = "modelserving.volcano.sh/revision"
-HASH_LABEL = "modelserving.volcano.sh/role-template-hash"
 UNKNOWN = "new"
 """stands for a revision or a hash that no pod has yet"""
 
@@ -37,8 +35,8 @@ class Role:
     template: str
     """the same for two roles whose pods would be the same: Kthena's hash where a pod has it"""
     max_unavailable: int | str | None
-    entry_requests: Counter[str]
-    worker_requests: Counter[str]
+    entry_requests: tuple[tuple[str, int], ...]
+    worker_requests: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ def read_templates(live: Object, after: Object, pods: Iterable[Object], controll
 
 def revision_of(item: Object) -> str:
     """The revision in an object's labels, empty if it has none."""
-    return str((item["metadata"].get("labels") or {}).get(REVISION_LABEL, ""))
+    return label(item, REVISION_LABEL)
 
 
 def is_settled(model_serving: Object) -> bool:
@@ -110,12 +108,12 @@ class _Known:
         is_live = live is not None and _hashed(live) == _hashed(role)
         for pod in self.pods:
             labels = pod["metadata"]["labels"]
-            if labels.get(ROLE_LABEL) != name or pod["metadata"].get("deletionTimestamp") or HASH_LABEL not in labels:
+            if labels.get(ROLE_LABEL) != name or is_terminating(pod) or ROLE_HASH_LABEL not in labels:
                 continue
             recorded = [one for one in self.recorded.get(revision_of(pod), ()) if one["name"] == name]
             up_to_date = is_settled(self.live) or revision_of(pod) == observed_revision(self.live)
             if (is_live and up_to_date) or _alike(recorded, [role]):
-                return str(labels[HASH_LABEL])
+                return str(labels[ROLE_HASH_LABEL])
         return f"{UNKNOWN} {_alike_key(role)}"
 
 
@@ -126,8 +124,8 @@ def _role(role: Object, template: str) -> Role:
         role.get("workerReplicas", 0),
         template,
         role.get("maxUnavailable"),
-        requests(role["entryTemplate"]["spec"]),
-        requests((role.get("workerTemplate") or {}).get("spec") or {}),
+        tuple(requests(role["entryTemplate"]["spec"]).items()),
+        tuple(requests((role.get("workerTemplate") or {}).get("spec") or {}).items()),
     )
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -33,6 +32,9 @@ BUSY_SECONDS = 15.0
 """an API server that has just started, or whose CRDs are new, takes no requests for some seconds (429)"""
 BUSY_PAUSE_SECONDS = 1.0
 """what it asks for in Retry-After"""
+
+FORBIDDEN = 403
+"""to this user, or by what admits objects"""
 
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
@@ -81,11 +83,10 @@ class Api:
             ClusterError: there is no such context, it does not authenticate, or its server does not answer.
         """
         api = cls(await _open(context), context)
-        began = time.time()
         try:
             await api._answer("GET", "/version")
         finally:
-            _forget_credentials(api._client, began)
+            _forget_credentials(api._client)
         return api
 
     @classmethod
@@ -255,9 +256,8 @@ class Api:
                 if self._renewal is None or self._renewal.done():
                     self._renewal = asyncio.ensure_future(self._renew())
                 await self._renewal
-            began = time.time()
             response = await self._send(self._client, method, path, body, content, parameters)
-            _forget_credentials(self._client, began)
+            _forget_credentials(self._client)
         return response
 
     async def _renew(self) -> None:
@@ -360,15 +360,21 @@ async def _open(context: str | None) -> kr8s.asyncio.Api:
     return client
 
 
-def _forget_credentials(client: kr8s.asyncio.Api, since: float) -> None:
-    """Delete the files with credentials that kr8s leaves (0.20.15). After the first request nobody reads them again."""
-    temporary = Path(tempfile.gettempdir())
-    for name in (client.auth.client_key_file, client.auth.client_cert_file, client.auth.server_ca_file):
-        file = Path(str(name)) if name else None
-        if file and file.parent == temporary and file.name.startswith(tempfile.gettempprefix()):
-            with suppress(FileNotFoundError):
-                if file.stat().st_mtime >= since - CONNECT_SECONDS:
-                    file.unlink()
+def _forget_credentials(client: kr8s.asyncio.Api) -> None:
+    """Delete the files that kr8s (0.20.15) has written credentials to, and leaves. After the first request nobody reads them.
+
+    It writes those that stand in the kubeconfig itself, and those of its login program; of a file that is named it uses the path.
+    """
+    auth = client.auth
+    given = {**auth._cluster, **auth._user}  # noqa: SLF001  # kr8s says it nowhere else
+    written = {
+        "client-key-data": auth.client_key_file,
+        "client-certificate-data": auth.client_cert_file,
+        "certificate-authority-data": auth.server_ca_file,
+    }
+    for source, file in written.items():
+        if source in given and file:
+            Path(str(file)).unlink(missing_ok=True)
 
 
 async def _pump(socket: httpx_ws.AsyncWebSocketSession, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

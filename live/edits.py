@@ -5,25 +5,28 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from live import paths
 from live.api import Api, ApiRefusedError, Object
+from live.resources import read_room
 from live.snapshot import Snapshot, read_snapshots
 from models.autoscaling import Autoscaling
+from models.cluster import Cluster
 from models.deployment import Deployment
-from models.role import ROLES
 from models.stack import Stack
-from render import render_deployment
+from render import RenderedDeployment, render_deployment
 from render.deployment import serving_name
-from render.names import labels
-from render.ownership import owned
+from render.names import DEPLOYMENT_LABEL, MANAGED, selector
+from render.ownership import DECLARED, owned
 
-DEPLOYMENT_LABEL, MANAGED_LABEL = labels("")
 _FORBIDDEN, _NOT_FOUND = 403, 404
 _AT_ONCE = 20
 """requests; the API server's own fairness begins to queue a client beyond some dozens"""
+_OF_DEPLOYMENTS = (paths.model_servings, paths.model_servers, paths.model_routes, paths.autoscaling_policies)
+"""kinds of which something goes that the declaration has no more; scripts go with the pods that mount them"""
 _NOT_DECLARED = ("apiVersion", "kind", "metadata", "status")
 
 
@@ -36,6 +39,11 @@ class Compared:
     stored: Object
     scaling: Autoscaling | None = None
     """of a ModelServing: what its numbers are as the autoscaler has chosen them in ``stored``"""
+
+    @property
+    def is_edited(self) -> bool:
+        """Whether it was declared anew since it was last applied."""
+        return self.now is None or _annotation(self.now, DECLARED) != _annotation(self.declared, DECLARED)
 
     @property
     def is_changed(self) -> bool:
@@ -53,11 +61,45 @@ class Edit:
     after: tuple[Object, ...] = ()
     """its ModelServings as the API server would store them; none: the stack does not declare the deployment any more"""
     changes: tuple[str, ...] = ()
-    """kind and name of the objects that would be created or changed, or of those that would be deleted; metadata doesn't count"""
+    """kind and name of the objects that would be created or changed; metadata doesn't count"""
+    deleted: tuple[Object, ...] = ()
+    """objects that the stack has made and declares no more, as they are"""
+    unanswered: tuple[str, ...] = ()
+    """names of models and adapters whose route would be deleted, and that no other route of the stack has"""
+    moved_to: str = ""
+    """namespace in which the stack declares a deployment of this name instead"""
     objects: tuple[Compared, ...] = ()
     """all that the deployment renders and the API server takes"""
     refusals: tuple[str, ...] = ()
     """why the API server would not take an object: its kind, its name, and the server's own words"""
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether all is as declared."""
+        return not (self.changes or self.deleted)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """The refusals, for people."""
+        return tuple(f"{self.deployment}: the API server refuses {refusal}" for refusal in self.refusals)
+
+
+class Look(NamedTuple):
+    """What a stack would change, and what its cluster has room for."""
+
+    edits: tuple[Edit, ...]
+    free: Mapping[str, int] | None
+    """extended resource -> number that no pod holds; None where we may not read it"""
+
+
+async def look(api: Api, stack: Stack, manager: str) -> Look:
+    """The edits of a stack (:func:`read_edits`), and the room for them.
+
+    Raises:
+        ClusterError: the cluster does not answer, or does not let us read.
+    """
+    edits, cluster = await asyncio.gather(read_edits(api, stack, manager), _nodes_and_pods(api))
+    return Look(edits, read_room(*cluster).left if cluster else None)
 
 
 async def read_edits(api: Api, stack: Stack, manager: str) -> tuple[Edit, ...]:
@@ -74,15 +116,24 @@ async def read_edits(api: Api, stack: Stack, manager: str) -> tuple[Edit, ...]:
     wanted = defaultdict(set)
     for name, deployment in stack.deployments.items():
         wanted[deployment.namespace].add(name)
-    snapshots, undeclared = await asyncio.gather(read_snapshots(api, wanted), _undeclared(api, wanted, manager))
-    dry_run = _DryRun(api, manager, asyncio.Semaphore(_AT_ONCE))
-    edits = await asyncio.gather(
-        *(_edit(dry_run, stack, one, snapshots[one.namespace, name]) for name, one in stack.deployments.items())
+    rendered = {name: _rendered(stack, deployment) for name, deployment in stack.deployments.items()}
+    declared = {paths.of(item): item for one in rendered.values() for item in one.objects}
+    snapshots, undeclared = await asyncio.gather(
+        read_snapshots(api, wanted), _undeclared(api, wanted.keys(), declared.keys(), manager)
     )
-    return (*edits, *undeclared)
+    answered = {name for item in declared.values() if item["kind"] == "ModelRoute" for name in _answered(item)}
+    dry_run = _DryRun(api, manager, asyncio.Semaphore(_AT_ONCE))
+
+    async def edit(deployment: Deployment) -> Edit:
+        place = (deployment.namespace, deployment.name)
+        deleted = undeclared.pop(place, [])
+        return await _edit(dry_run, stack, deployment, rendered[deployment.name], snapshots[place], deleted, answered)
+
+    edits = await asyncio.gather(*map(edit, stack.deployments.values()))
+    return (*edits, *await _leaving(api, stack, undeclared, answered))
 
 
-async def read_nodes_and_pods(api: Api) -> tuple[list[Object], list[Object]] | None:
+async def _nodes_and_pods(api: Api) -> tuple[list[Object], list[Object]] | None:
     """All nodes and pods of the cluster; None where we may not read them.
 
     Raises:
@@ -97,27 +148,40 @@ async def read_nodes_and_pods(api: Api) -> tuple[list[Object], list[Object]] | N
     return nodes, pods
 
 
-async def retire_autoscalers(api: Api, stack: Stack, manager: str) -> None:
-    """Delete the AutoscalingPolicies that the stack has made and declares no more.
+async def revert(api: Api, edits: Iterable[Edit], manager: str) -> None:
+    """Apply again what others have changed since.
 
-    Pulumi would delete them last, and until then the autoscaler could undo the numbers that are the stack's again (seen).
+    Pulumi compares in the shape of what it has applied: an item that somebody has added to a list is no difference to it, and in
+    a pod template it would stay for ever.
 
     Raises:
         ClusterError: the cluster does not answer, or refuses.
     """
-    selector = f"{MANAGED_LABEL}={labels('')[MANAGED_LABEL]}"
-    namespaces = {deployment.namespace for deployment in stack.deployments.values()}
-    lists = await asyncio.gather(*(api.list(paths.autoscaling_policies(namespace), selector) for namespace in namespaces))
-    scaled = {
+    for one in (one for edit in edits for one in edit.objects):
+        if one.now and one.is_changed and not one.is_edited:
+            await api.apply(with_scale_of(one.now, one.declared, one.scaling) if one.scaling else one.declared, manager)
+
+
+async def retire_autoscalers(api: Api, stack: Stack, manager: str) -> None:
+    """Delete the AutoscalingPolicies that the stack has made of ModelServings whose numbers it declares itself now.
+
+    Pulumi would delete them last, and until then the autoscaler could undo these numbers (seen). That of a version which another
+    one replaces is not among them: it scales what serves until the other does.
+
+    Raises:
+        ClusterError: the cluster does not answer, or refuses.
+    """
+    unscaled = {
         (version.namespace, serving_name(version, stack.cluster))
         for deployment in stack.deployments.values()
         for version in (deployment, deployment.candidate)
-        if version and version.autoscaling
+        if version and not version.autoscaling
     }
+    namespaces = {namespace for namespace, _ in unscaled}
+    lists = await asyncio.gather(*(api.list(paths.autoscaling_policies(one), selector(MANAGED)) for one in namespaces))
     for item in (item for items in lists for item in items):
         metadata = item["metadata"]
-        is_ours = metadata["labels"].get(DEPLOYMENT_LABEL) in stack.deployments and manager in _managers(item)
-        if is_ours and (metadata["namespace"], metadata["name"]) not in scaled:
+        if (metadata["namespace"], metadata["name"]) in unscaled and manager in _managers(item):
             await api.delete(paths.of(item))
 
 
@@ -140,9 +204,15 @@ class _DryRun:
             return Compared(declared, now, await self.api.apply(wanted, self.manager, dry_run=True), scaling)
 
 
-async def _edit(dry_run: _DryRun, stack: Stack, deployment: Deployment, before: Snapshot) -> Edit:
-    others = {name: stack.deployments[name] for name in deployment.route.targets & stack.deployments.keys()}
-    rendered = render_deployment(deployment, stack.cluster, others)
+async def _edit(  # noqa: PLR0913, PLR0917  # what is there, and what is wanted of it
+    dry_run: _DryRun,
+    stack: Stack,
+    deployment: Deployment,
+    rendered: RenderedDeployment,
+    before: Snapshot,
+    deleted: Collection[Object],
+    answered: Collection[str],
+) -> Edit:
     versions = {rendered.stable.name: deployment}
     if rendered.candidate and deployment.candidate:
         versions[rendered.candidate.name] = deployment.candidate
@@ -155,54 +225,107 @@ async def _edit(dry_run: _DryRun, stack: Stack, deployment: Deployment, before: 
         try:
             return await dry_run(declared, scaling)
         except ApiRefusedError as error:
-            if error.code != _NOT_FOUND or deployment.namespace not in stack.cluster.namespaces:
+            if error.code != _NOT_FOUND or deployment.namespace not in _made(stack.cluster):
                 return f"{item['kind']} {name}: {error.message}"
             return Compared(declared, None, declared, scaling)  # its namespace comes with this stack
 
     parts = await asyncio.gather(*map(part, rendered.objects))
     objects = tuple(one for one in parts if isinstance(one, Compared))
-    unwanted = {item["metadata"]["name"] for item in before.model_servings} - versions.keys()
     return Edit(
         deployment.name,
         deployment.namespace,
-        before,
+        _less_others(before, (*rendered.objects, *deleted)),
         after=tuple(one.stored for one in objects if one.declared["kind"] == "ModelServing"),
-        changes=(
-            *(
-                f"{item['kind']} {item['metadata']['name']}"
-                for item, one in zip(rendered.objects, parts, strict=True)
-                if isinstance(one, str) or one.is_changed
-            ),
-            *(f"ModelServing {name}" for name in sorted(unwanted)),
+        changes=tuple(
+            f"{item['kind']} {item['metadata']['name']}"
+            for item, one in zip(rendered.objects, parts, strict=True)
+            if isinstance(one, str) or one.is_changed
         ),
+        deleted=tuple(deleted),
+        unanswered=_unanswered(deleted, answered),
         objects=objects,
         refusals=tuple(one for one in parts if isinstance(one, str)),
     )
 
 
-async def _undeclared(api: Api, declared: dict[str, set[str]], manager: str) -> list[Edit]:
-    """Edits that delete: deployments that this stack has made and does not declare any more."""
-    selector = f"{MANAGED_LABEL}={labels('')[MANAGED_LABEL]}"
-    try:
-        found = await api.list(paths.model_servings(), selector)
-    except ApiRefusedError as error:
-        if error.code != _FORBIDDEN:
-            raise
+async def _undeclared(
+    api: Api, namespaces: Collection[str], declared: Collection[str], manager: str
+) -> dict[tuple[str, str], list[Object]]:
+    """What the stack has made and does not declare any more.
+
+    Args:
+        api: of the stack's cluster
+        namespaces: of the declared deployments
+        declared: paths of all declared objects: a deployment of another name may have taken over the route
+        manager: the stack's field manager
+
+    Returns:
+        (namespace, deployment) -> its objects.
+    """
+
+    async def read(kind: paths.Kind) -> list[Object]:
+        try:
+            return await api.list(kind(), selector(MANAGED))
+        except ApiRefusedError as error:
+            if error.code != _FORBIDDEN:
+                raise
         # where we may not look at the whole cluster, in the namespaces that are left to the stack
-        lists = await asyncio.gather(*(api.list(paths.model_servings(namespace), selector) for namespace in declared))
-        found = [item for items in lists for item in items]
+        lists = await asyncio.gather(*(api.list(kind(namespace), selector(MANAGED)) for namespace in namespaces))
+        return [item for items in lists for item in items]
+
+    found = defaultdict(list)
+    for item in (item for items in await asyncio.gather(*map(read, _OF_DEPLOYMENTS)) for item in items):
+        if paths.of(item) not in declared and manager in _managers(item):
+            metadata = item["metadata"]
+            found[metadata["namespace"], metadata["labels"].get(DEPLOYMENT_LABEL, "")].append(item)
+    return found
+
+
+async def _leaving(
+    api: Api, stack: Stack, undeclared: Mapping[tuple[str, str], list[Object]], answered: Collection[str]
+) -> list[Edit]:
+    """Edits that delete: deployments that this stack has made and does not declare any more."""
     gone = defaultdict(set)
-    for item in found:
-        namespace, name = item["metadata"]["namespace"], item["metadata"]["labels"].get(DEPLOYMENT_LABEL, "")
-        if name not in declared.get(namespace, ()) and manager in _managers(item):
-            gone[namespace].add(name)
+    for namespace, name in undeclared:
+        gone[namespace].add(name)
     snapshots = await read_snapshots(api, gone)
     return [
         Edit(
-            name, namespace, snapshot, changes=tuple(f"ModelServing {one['metadata']['name']}" for one in snapshot.model_servings)
+            name,
+            namespace,
+            _less_others(snapshots[namespace, name], deleted),
+            deleted=tuple(deleted),
+            unanswered=_unanswered(deleted, answered),
+            moved_to=stack.deployments[name].namespace if name in stack.deployments else "",
         )
-        for (namespace, name), snapshot in sorted(snapshots.items(), key=lambda item: item[0])
+        for (namespace, name), deleted in sorted(undeclared.items(), key=lambda item: item[0])
     ]
+
+
+def _rendered(stack: Stack, deployment: Deployment) -> RenderedDeployment:
+    others = {name: stack.deployments[name] for name in deployment.route.targets & stack.deployments.keys()}
+    return render_deployment(deployment, stack.cluster, others)
+
+
+def _less_others(seen: Snapshot, ours: Iterable[Object]) -> Snapshot:
+    """Without ModelServings that another stack has made under the same labels."""
+    known = {paths.of(item) for item in ours}
+    return replace(seen, model_servings=tuple(one for one in seen.model_servings if paths.of(one) in known))
+
+
+def _made(cluster: Cluster) -> set[str]:
+    """Namespaces that the stack makes before its deployments."""
+    return {*cluster.namespaces, *([cluster.control_plane.namespace] if cluster.control_plane.install else [])}
+
+
+def _answered(route: Object) -> set[str]:
+    """Names of models by which requests find a route."""
+    spec = route["spec"]
+    return {*filter(None, [spec.get("modelName")]), *(spec.get("loraAdapters") or ())}
+
+
+def _unanswered(deleted: Iterable[Object], answered: Collection[str]) -> tuple[str, ...]:
+    return tuple(sorted({name for item in deleted if item["kind"] == "ModelRoute" for name in _answered(item)} - {*answered}))
 
 
 def _managers(item: Object) -> Iterable[str]:
@@ -215,11 +338,15 @@ def with_scale_of(live: Object, declared: Object, scaling: Autoscaling) -> Objec
     if scaling.groups:
         declared["spec"]["replicas"] = live["spec"].get("replicas", 1)
     of_role = {role["name"]: role.get("replicas", 1) for role in live["spec"]["template"]["roles"]}
-    scaled = [name for name in ROLES if scaling.role(name)]
     for role in declared["spec"]["template"]["roles"]:
-        if role["name"] in scaled and role["name"] in of_role:
+        if role["name"] in scaling.scaled_roles and role["name"] in of_role:
             role["replicas"] = of_role[role["name"]]
     return declared
+
+
+def _annotation(item: Object, name: str) -> str | None:
+    found: str | None = (item["metadata"].get("annotations") or {}).get(name)
+    return found
 
 
 def _content(item: Object) -> Object:

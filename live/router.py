@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from live import paths
 from live.api import Api, ClusterError, Object, UnreachableError
-from render.names import ROUTER_NAME
+from live.pods import is_terminating, status_of
+from render.names import ROUTER_NAME, selector
 
 ANSWER_SECONDS = 5.0
 
@@ -18,6 +19,18 @@ class RouterView:
 
     prefill: frozenset[str] = frozenset()
     decode: frozenset[str] = frozenset()
+
+    @property
+    def pairs(self) -> frozenset[tuple[str, str]]:
+        """Role and name of each pod."""
+        return frozenset({*(("prefill", pod) for pod in self.prefill), *(("decode", pod) for pod in self.decode)})
+
+
+class NoRouterError(ClusterError):
+    """The cluster has no router of Kthena, or has it elsewhere."""
+
+    def __init__(self, namespace: str) -> None:
+        super().__init__(f"there is no Deployment {ROUTER_NAME} in namespace {namespace}")
 
 
 async def read_router(
@@ -42,14 +55,10 @@ async def read_router(
 async def _router_pods(api: Api, namespace: str) -> list[Object]:
     deployment = await api.get(paths.deployments(namespace, ROUTER_NAME))
     if deployment is None:
-        raise ClusterError(f"there is no Deployment {ROUTER_NAME} in namespace {namespace}")
+        raise NoRouterError(namespace)
     # the labels of its pods depend on who has installed it
-    selector = ",".join(f"{key}={value}" for key, value in deployment["spec"]["selector"]["matchLabels"].items())
-    pods = [
-        pod
-        for pod in await api.list(paths.pods(namespace), selector)
-        if pod.get("status", {}).get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
-    ]
+    found = await api.list(paths.pods(namespace), selector(deployment["spec"]["selector"]["matchLabels"]))
+    pods = [pod for pod in found if status_of(pod).get("phase") == "Running" and not is_terminating(pod)]
     if not pods:
         raise UnreachableError(f"no pod of {ROUTER_NAME} runs in namespace {namespace}")
     return pods

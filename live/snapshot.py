@@ -8,10 +8,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from live import paths
-from live.api import Api, Object
-from render.names import NAME_LABEL, labels
-
-_DEPLOYMENT_LABEL = "app.kubernetes.io/name"
+from live.api import FORBIDDEN, Api, ApiRefusedError, Object
+from render.names import DEPLOYMENT_LABEL, MANAGED, NAME_LABEL, labels, selector
 
 
 @dataclass(frozen=True)
@@ -25,16 +23,19 @@ class Snapshot:
     """ControllerRevisions, of which Kthena keeps the current and the next"""
     events: tuple[Object, ...] = ()
     """on these ModelServings and their pods, also on pods that are gone; only where asked for"""
+    revisions_are_hidden: bool = False
+    """we may not read them"""
 
 
 async def read_snapshot(api: Api, namespace: str, deployment: str, *, events: bool = False, revisions: bool = True) -> Snapshot:
     """Read one deployment in two steps: its ModelServings, and what belongs to them.
 
+    Events and revisions only explain the rest: where they may not be read, there are none.
+
     Raises:
         ClusterError: the cluster refuses or does not answer.
     """
-    selector = ",".join(f"{key}={value}" for key, value in labels(deployment).items())
-    found = await api.list(paths.model_servings(namespace), selector)
+    found = await api.list(paths.model_servings(namespace), selector(labels(deployment)))
     names = sorted(item["metadata"]["name"] for item in found)
     if not names:
         return Snapshot()
@@ -56,8 +57,7 @@ async def read_snapshots(
     """
 
     async def read(namespace: str) -> Snapshot:
-        managed = f"app.kubernetes.io/managed-by={labels('')['app.kubernetes.io/managed-by']}"
-        found = await api.list(paths.model_servings(namespace), managed)
+        found = await api.list(paths.model_servings(namespace), selector(MANAGED))
         return await _with_belongings(api, namespace, found, NAME_LABEL, events=events)
 
     namespaces = await asyncio.gather(*(read(namespace) for namespace in wanted))
@@ -69,38 +69,45 @@ async def read_snapshots(
 
 
 async def _with_belongings(  # noqa: PLR0913  # what to read of whom
-    api: Api, namespace: str, model_servings: list[Object], selector: str, *, events: bool, revisions: bool = True
+    api: Api, namespace: str, model_servings: list[Object], theirs: str, *, events: bool, revisions: bool = True
 ) -> Snapshot:
-    async def nothing() -> list[Object]:
-        return []
-
-    def told(kind: str) -> asyncio.Future[list[Object]]:
-        return asyncio.ensure_future(
-            api.list(paths.events(namespace), fields=f"involvedObject.kind={kind}") if events else nothing()
-        )
+    async def helpful(path: str, labels: str = "", fields: str = "", *, asked: bool) -> list[Object] | None:
+        try:
+            return await api.list(path, labels, fields) if asked else []
+        except ApiRefusedError as error:
+            if error.code != FORBIDDEN:
+                raise
+            return None
 
     pods, kept, of_pods, of_servings = await asyncio.gather(
-        api.list(paths.pods(namespace), selector),
-        api.list(paths.controller_revisions(namespace), selector) if revisions else nothing(),
-        told("Pod"),
-        told("ModelServing"),
+        api.list(paths.pods(namespace), theirs),
+        helpful(paths.controller_revisions(namespace), theirs, asked=revisions),
+        helpful(paths.events(namespace), fields="involvedObject.kind=Pod", asked=events),
+        helpful(paths.events(namespace), fields="involvedObject.kind=ModelServing", asked=events),
     )
     return Snapshot(
         tuple(model_servings),
         tuple(pods),
-        tuple(kept),
-        tuple(_of({_name(item) for item in model_servings}, of_pods + of_servings)),
+        tuple(kept or ()),
+        tuple(_of({_name(item) for item in model_servings}, [*(of_pods or ()), *(of_servings or ())])),
+        revisions_are_hidden=kept is None,
     )
 
 
 def _part(whole: Snapshot, deployment: str) -> Snapshot:
-    servings = tuple(one for one in whole.model_servings if one["metadata"]["labels"].get(_DEPLOYMENT_LABEL) == deployment)
+    servings = tuple(one for one in whole.model_servings if one["metadata"]["labels"].get(DEPLOYMENT_LABEL) == deployment)
     names = {_name(one) for one in servings}
 
     def belonging(found: Iterable[Object]) -> tuple[Object, ...]:
         return tuple(one for one in found if one["metadata"]["labels"][NAME_LABEL] in names)
 
-    return Snapshot(servings, belonging(whole.pods), belonging(whole.revisions), tuple(_of(names, whole.events)))
+    return Snapshot(
+        servings,
+        belonging(whole.pods),
+        belonging(whole.revisions),
+        tuple(_of(names, whole.events)),
+        revisions_are_hidden=whole.revisions_are_hidden,
+    )
 
 
 def _of(names: Collection[str], events: Iterable[Object]) -> Iterable[Object]:

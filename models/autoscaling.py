@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from models.base import Declaration
 from models.kthena.autoscaling_policy import Behavior, MetricSource, MostReplicas, Replicas, TargetValue
-from models.role import RoleName
+from models.role import ROLES, RoleName
 
 
 def _refuse_reversed(least: float, most: float) -> None:
@@ -82,3 +82,8 @@ class Autoscaling(Declaration):
     def role(self, name: RoleName) -> Scaling | None:
         """The declaration of one role."""
         return self.prefill if name == "prefill" else self.decode
+
+    @property
+    def scaled_roles(self) -> tuple[RoleName, ...]:
+        """The roles whose instances the autoscaler decides; none where it decides the number of groups."""
+        return tuple(role for role in ROLES if self.role(role))

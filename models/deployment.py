@@ -128,7 +128,7 @@ class Readiness(Declaration):
         Field(description="longest time a pod may wait for a node while no other of the deployment ends; later `up` fails"),
     ] = "5m"
     drain_period: Annotated[
-        Duration,
+        PositiveDuration,
         Field(description="an engine stops once it had no request for so long; longer than the longest prefill"),
     ] = "10s"
     termination_grace_period: Annotated[

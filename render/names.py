@@ -9,12 +9,19 @@ from collections.abc import Mapping
 from models.deployment import Deployment
 from models.kthena.meta import Metadata
 
+DEPLOYMENT_LABEL = "app.kubernetes.io/name"
+MANAGED_LABEL = "app.kubernetes.io/managed-by"
+MANAGED = {MANAGED_LABEL: "kthena-pd"}
+"""labels of every object of ours"""
 NAME_LABEL = "modelserving.volcano.sh/name"
 GROUP_LABEL = "modelserving.volcano.sh/group-name"
 ROLE_LABEL = "modelserving.volcano.sh/role"
 ROLE_ID_LABEL = "modelserving.volcano.sh/role-id"
 ENTRY_LABEL = "modelserving.volcano.sh/entry"
 """on entry pods only, always ``"true"``"""
+REVISION_LABEL = "modelserving.volcano.sh/revision"
+"""of the templates of all roles"""
+ROLE_HASH_LABEL = "modelserving.volcano.sh/role-template-hash"
 QUEUE_ANNOTATION = "scheduling.volcano.sh/queue-name"
 ROUTER_NAME = "kthena-router"
 CONTROLLER_NAME = "kthena-controller-manager"
@@ -59,7 +66,12 @@ def pod_name(serving: str, group: int, role: str, replica: int, pod: int = 0) ->
 
 def labels(name: str) -> dict[str, str]:
     """Labels of every object that belongs to ``name``."""
-    return {"app.kubernetes.io/name": name, "app.kubernetes.io/managed-by": "kthena-pd"}
+    return {DEPLOYMENT_LABEL: name, **MANAGED}
+
+
+def selector(labels: Mapping[str, str]) -> str:
+    """The objects that have all ``labels``, as the API server and kubectl take it."""
+    return ",".join(f"{key}={value}" for key, value in labels.items())
 
 
 def metadata(deployment: Deployment, name: str, annotations: dict[str, str] | None = None) -> Metadata:

@@ -14,6 +14,8 @@ DECLARED = "kthena-pd/declared"
 is in none of them, and taking it out again would be no change (measured)."""
 
 
+MANAGER = "pulumi.com/patchFieldManager"
+"""By whom an object is applied: which stack it belongs to"""
 _OF_KIND = {
     # With Pulumi's foreground default garbage collection and the controller undo each other's work (measured).
     "ModelServing": {"pulumi.com/deletionPropagationPolicy": "background"},
@@ -34,12 +36,18 @@ def declared_hash(rendered: Mapping[str, Any]) -> str:
     return content_hash(json.dumps(rendered, sort_keys=True))
 
 
+def writers(live: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Who has written fields of an object but for its status: entries of its ``managedFields``, the newest first."""
+    entries = (entry for entry in live["metadata"].get("managedFields") or () if entry.get("subresource") != "status")
+    return sorted(entries, key=lambda entry: str(entry.get("time", "")), reverse=True)
+
+
 def owned(rendered: Mapping[str, Any], manager: str, annotations: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
     """``rendered`` as the stack with field manager ``manager`` applies it."""
     metadata = dict(rendered["metadata"])
     metadata["annotations"] = {
         **metadata.get("annotations", {}),
-        "pulumi.com/patchFieldManager": manager,
+        MANAGER: manager,
         # `up` wins over what others wrote: without it one `kubectl patch` would stop every later `up` with a conflict (measured)
         "pulumi.com/patchForce": "true",
         DECLARED: declared_hash(rendered),

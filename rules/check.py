@@ -94,8 +94,8 @@ def read(config: Mapping[str, Any], source: Source | None = None, warn: Callable
     return stack
 
 
-def require_context(stack: Stack, contexts: Collection[str]) -> None:
-    """Check the declared context against those of the kubeconfig.
+def require_context(stack: Stack, contexts: Collection[str], source: Source | None = None) -> None:
+    """Check the declared context against those of the kubeconfig; ``source``: the stack file, to name the place.
 
     It must be done before Pulumi keeps a context that does not exist in its state: it would look there at every later run.
 
@@ -105,7 +105,8 @@ def require_context(stack: Stack, contexts: Collection[str]) -> None:
     context = stack.cluster.context
     if context is not None and context not in contexts:
         remedy = f"one of {one_of(contexts, context)}; KUBECONFIG says where they are looked for"
-        raise StackError([Finding(CONTEXT.code, ("cluster", "context"), f"the kubeconfig has no context {context!r}", remedy)])
+        found = Finding(CONTEXT.code, ("cluster", "context"), f"the kubeconfig has no context {context!r}", remedy)
+        raise StackError([_placed(found, source.name, source.places(source.config)) if source else found])
 
 
 def _placed(finding: Finding, name: str, places: Mapping[Path, Place]) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import yaml
@@ -9,6 +10,8 @@ import yaml
 from tests.cluster.conftest import DEPLOYMENT, Cluster, uids, until
 
 METRIC = "vllm:num_requests_waiting"
+TICK_SECONDS = 16
+"""a little more than Kthena's autoscaler takes for one"""
 
 
 def replicas(cluster: Cluster) -> int:
@@ -23,7 +26,7 @@ def declare(cluster: Cluster, **edit: Any) -> None:
     cluster.config_file.write_text(yaml.safe_dump(content))
 
 
-def test_an_edit_leaves_what_the_autoscaler_has_chosen_and_reaches_the_pods(converged: Cluster) -> None:
+def test_the_autoscaler_keeps_its_number_through_edits_and_gives_it_back_when_it_is_turned_off(converged: Cluster) -> None:
     idle = {"min": 1, "max": 2, "metrics": {METRIC: "10"}}
     at_once = {"scaleDown": {"period": "1s", "stabilizationWindow": "0s"}}
     declare(converged, ratio="2P1D", autoscaling={"prefill": idle, "behavior": at_once})
@@ -44,3 +47,12 @@ def test_an_edit_leaves_what_the_autoscaler_has_chosen_and_reaches_the_pods(conv
     assert replicas(converged) == 1
     for pod in converged.settled_pods().values():
         assert {"name": "AN_EDIT", "value": "1"} in pod["spec"]["containers"][0]["env"]
+
+    content = yaml.safe_load(converged.config_file.read_text())
+    del content["config"]["kthena-pd:deployments"][DEPLOYMENT]["autoscaling"]
+    converged.config_file.write_text(yaml.safe_dump(content))
+    converged.up()
+    assert converged.objects("autoscalingpolicies", "--all-namespaces") == []
+    time.sleep(TICK_SECONDS)  # one that had begun with the policy would have set its number by now
+    assert replicas(converged) == 2
+    converged.up("--expect-no-changes")

@@ -172,7 +172,7 @@ def _check(edit: str, before: Snapshot, predicted: Prediction, after: Snapshot, 
     made = are.keys() - kept.keys()
     assert kept == predicted.kept, edit
     assert len(made) == len(predicted.created), edit
-    if predicted.certain:
+    if predicted.names_are_certain:
         assert made == set(predicted.created), edit
     assert predicted.capacity_lowest & watched.lowest == predicted.capacity_lowest, f"{edit}: {watched.lowest} served"
     assert watched.most <= sum(predicted.npus_most.values()), edit

@@ -76,6 +76,8 @@ class Answers(pulumi.runtime.Mocks):
     """
 
     status: dict[str, Any] = field(default_factory=dict)
+    made: bool = False
+    """whether objects get an uid, as an API server gives them one: then what waits for the cluster does"""
 
     def new_resource(self, args: pulumi.runtime.MockResourceArgs) -> tuple[str, dict[str, Any]]:
         kind = args.typ.rpartition(":")[2]
@@ -84,6 +86,8 @@ class Answers(pulumi.runtime.Mocks):
         named = args.typ.startswith("kubernetes:") and "name" not in metadata
         name = rpc.UNKNOWN if pulumi.runtime.is_dry_run() else f"{args.name}-0000000"
         given = {"metadata": {**metadata, "name": name}} if named else {}
+        if self.made and metadata:
+            given = {"metadata": {**metadata, "uid": "uid"}}
         return f"{args.name}-id", {**args.inputs, **given, **status}
 
     def call(self, args: pulumi.runtime.MockCallArgs) -> Any:
@@ -125,8 +129,9 @@ def deploy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Deploy]:
         config: dict[str, str] | None = None,
         status: dict[str, Any] | None = None,
         preview: bool = False,
+        made: bool = False,
     ) -> tuple[T, Recording]:
-        answers = Answers(status or {})
+        answers = Answers(status or {}, made)
         monitor = Monitor(answers)
         pulumi.runtime.set_mocks(answers, project="kthena-pd", stack="test", preview=preview, monitor=monitor)
         pulumi.runtime.set_all_config(config or {})

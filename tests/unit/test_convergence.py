@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convergence.diagnosis import Ready, Stuck, Verdict, Waiting, diagnose, remember
-from convergence.goal import Goal, RoleGoal
+from convergence.goal import Goal
 from convergence.history import History
-from convergence.standing import Slot, entry_pods, stand
+from convergence.standing import Slot, stand
 from convergence.symptoms import Cause
 from convergence.wait import pod_of
 from live.snapshot import Snapshot
@@ -28,7 +28,7 @@ GOAL = Goal(
     namespace="default",
     deployment="pd",
     model_serving="pd",
-    roles={"prefill": RoleGoal(2), "decode": RoleGoal(1)},
+    roles={"prefill": 2, "decode": 1},
     groups=1,
     partition=0,
     declared="d1",
@@ -230,6 +230,7 @@ def change_pod(**changed: Any) -> Callable[[Object, list[Object]], None]:
     "spoil",
     [
         pytest.param(lambda of, _: of["metadata"].update(generation=2), id="a generation that nobody has seen"),
+        pytest.param(lambda of, _: terminating(of), id="a ModelServing that is being deleted"),
         pytest.param(lambda of, _: of["metadata"]["annotations"].update({"kthena-pd/declared": "d2"}), id="another declaration"),
         pytest.param(lambda of, _: of["spec"].update(replicas=2), id="another number of groups"),
         pytest.param(lambda of, _: of["spec"]["template"]["roles"][0].update(replicas=1), id="another ratio"),
@@ -292,7 +293,7 @@ def test_before_the_groups_are_updated_untouched_pods_prove_nothing() -> None:
     assert isinstance(judge((0, seen(*all_pods(), of=of))), Waiting)
 
 
-GROUPS = replace(GOAL, groups=3, roles={"prefill": RoleGoal(1), "decode": RoleGoal(1)})
+GROUPS = replace(GOAL, groups=3, roles={"prefill": 1, "decode": 1})
 
 
 def groups_of_pods(*revisions: str) -> list[Object]:
@@ -325,6 +326,19 @@ def test_groups_that_a_partition_protects_keep_their_ratio() -> None:
     assert isinstance(judge((0, seen(*pods, of=of)), goal=goal), Waiting)
 
 
+def test_where_revisions_may_not_be_read_a_protected_group_is_to_have_what_it_has() -> None:
+    of = serving(role("prefill", 2), role("decode", 1), groups=2, updateRevision="r2", updatedReplicas=1)
+    goal = replace(GOAL, groups=2, partition=1)
+    pods = [*groups_of_pods("r1", "r2"), pod("pd-1-prefill-1-0", revision="r2", role_hash="r2")]
+    hidden = replace(seen(*pods, of=of), revisions_are_hidden=True)
+    assert judge((0, hidden), goal=goal) == Ready()
+    assert stand(goal, hidden).wanted == {"prefill": 3, "decode": 2}
+    # the group that is not protected has to be complete, and the controller has to count the other one as available
+    assert isinstance(judge((0, replace(hidden, pods=tuple(pods[:-1]))), goal=goal), Waiting)
+    of["status"]["availableReplicas"] = 1
+    assert isinstance(judge((0, hidden), goal=goal), Waiting)
+
+
 def test_numbers_of_groups_and_replicas_may_have_gaps() -> None:
     pods = [pod("pd-4-prefill-7-0"), pod("pd-4-prefill-9-0"), pod("pd-4-decode-2-0")]
     assert judge((0, seen(*pods))) == Ready()
@@ -333,7 +347,7 @@ def test_numbers_of_groups_and_replicas_may_have_gaps() -> None:
 def test_workers_are_counted_beside_their_entry_pod() -> None:
     of, goal = (
         serving(role("prefill", 1), role("decode", 1, workers=1)),
-        replace(GOAL, roles={"prefill": RoleGoal(1), "decode": RoleGoal(1, pods=2)}),
+        replace(GOAL, roles={"prefill": 1, "decode": 1}),
     )
     pods = [pod(PREFILL_0), pod(DECODE), pod("pd-0-decode-0-1")]
     assert judge((0, seen(*pods, of=of)), goal=goal) == Ready()
@@ -343,7 +357,7 @@ def test_workers_are_counted_beside_their_entry_pod() -> None:
 
 
 def test_what_the_autoscaler_decides_is_not_wanted_otherwise() -> None:
-    scaled = replace(GOAL, roles={"prefill": RoleGoal(None), "decode": RoleGoal(1)})
+    scaled = replace(GOAL, roles={"prefill": None, "decode": 1})
     of = serving(role("prefill", 3), role("decode", 1))
     pods = [*all_pods(), pod("pd-0-prefill-2-0")]
     assert judge((0, seen(*pods, of=of)), goal=scaled) == Ready()
@@ -370,12 +384,6 @@ def test_pods_of_another_modelserving_of_the_deployment_do_not_count() -> None:
     assert judge((0, seen(*all_pods(), other))) == Ready()
 
 
-def test_entry_pods_are_those_that_take_requests() -> None:
-    snapshot = seen(*all_pods(), pod("pd-0-prefill-0-1"), terminating(pod("pd-0-prefill-2-0")))
-    assert entry_pods(snapshot, "pd", "prefill") == {PREFILL_0, PREFILL_1}
-    assert entry_pods(snapshot, "other", "prefill") == frozenset()
-
-
 @given(
     prefill=st.integers(1, 3),
     decode=st.integers(1, 3),
@@ -384,7 +392,7 @@ def test_entry_pods_are_those_that_take_requests() -> None:
 )
 def test_a_deployment_is_ready_with_exactly_its_pods(prefill: int, decode: int, groups: int, lost: st.DataObject) -> None:
     of = serving(role("prefill", prefill), role("decode", decode), groups=groups)
-    goal = replace(GOAL, roles={"prefill": RoleGoal(prefill), "decode": RoleGoal(decode)}, groups=groups)
+    goal = replace(GOAL, roles={"prefill": prefill, "decode": decode}, groups=groups)
     pods = [
         pod(f"pd-{group}-{name}-{index}-0")
         for group in range(groups)
@@ -784,6 +792,16 @@ def test_a_controller_that_is_silent_for_long_has_it_in_its_log(snapshot: Snapsh
     assert "kubectl logs -n kthena-system deployment/kthena-controller-manager" in cause.remedy
 
 
+def test_only_what_the_controller_does_not_count_may_be_another_controllers() -> None:
+    pods = [*all_pods(), pod("pd-0-prefill-2-0")]
+    assert "do two controllers run" in only_cause(lasting(seen(*pods), 300)).remedy
+    known_to_it = serving(**UNAVAILABLE)
+    outdated = serving(updateRevision="r2", updatedReplicas=None)
+    for snapshot in (seen(*pods, of=known_to_it), seen(*all_pods(), of=known_to_it), seen(*all_pods(), of=outdated)):
+        assert "two controllers" not in str(only_cause(lasting(snapshot, 300)))
+    assert "two controllers" not in progress(judge((0, seen(*pods))))
+
+
 def test_a_controller_that_acts_slowly_is_not_silent() -> None:
     of = serving(**UNAVAILABLE)
     pods = all_pods(first=running(), second=running())
@@ -840,11 +858,27 @@ def test_somebody_else_who_changes_the_ratio_is_named() -> None:
     assert f"replicas of role prefill is 3, declared 2, written by kubectl-scale at {at(4)}" in cause.problem
 
 
-def test_a_modelserving_that_is_gone_or_going() -> None:
-    assert only_cause(lasting(Snapshot(), 3)).kind == "gone"
-    assert (
-        "is being deleted"
-        in only_cause(lasting(seen(*all_pods(third=running()), of=terminating(serving(**UNAVAILABLE))), 3)).problem
+@pytest.mark.parametrize(
+    ("snapshot", "problem", "remedy"),
+    [
+        (Snapshot(), "is not there (any more)", "run pulumi up again"),
+        (
+            seen(*all_pods(third=running()), of=terminating(serving(**UNAVAILABLE))),
+            "is being deleted",
+            "wait until it is gone, then run pulumi up again",
+        ),
+        (seen(*all_pods(), of=terminating(serving())), "is being deleted", "wait until it is gone, then run pulumi up again"),
+    ],
+)
+def test_a_modelserving_that_is_gone_or_going(snapshot: Snapshot, problem: str, remedy: str) -> None:
+    assert isinstance(lasting(snapshot, 2), Waiting)
+    cause = only_cause(lasting(snapshot, 3))
+    assert (cause.kind, cause.problem, cause.remedy) == ("gone", problem, remedy)
+
+
+def test_progress_says_that_a_modelserving_is_being_deleted() -> None:
+    assert progress(judge((0, seen(*all_pods(), of=terminating(serving()))))).endswith(
+        "; the ModelServing is not as declared: it is being deleted"
     )
 
 
@@ -857,6 +891,41 @@ def test_without_progress_it_is_over_after_loading_and_scheduling() -> None:
     assert "no progress in 40 min: prefill 2/2, decode 0/1 ready" in cause.problem
     assert "Readiness probe failed: 4" in cause.problem
     assert "Readiness probe failed: 1" not in cause.problem
+
+
+TWO_HOURS = 7200
+
+
+@pytest.mark.parametrize("grace", [30, TWO_HOURS])
+@pytest.mark.parametrize("model_serving", ["pd", "pd-0a1b2c3"])
+def test_a_pod_may_drain_for_its_whole_grace_period_before_its_successor_loads(grace: int, model_serving: str) -> None:
+    """Also one of a ModelServing of before, whose NPUs are to become free."""
+    of, old = serving(**UNAVAILABLE), terminating(pod(DECODE), grace=grace)
+    old["metadata"]["labels"]["modelserving.volcano.sh/name"] = model_serving
+    ends = seen(*all_pods()[:2], old, of=of)
+    loads = seen(*all_pods(third=running(since=grace + 599)), of=of)
+    patience = grace + 600 + 1800
+    assert isinstance(judge((0, ends), (grace, ends), (grace + 1, loads), (patience - 1, loads)), Waiting)
+    cause = only_cause(judge((0, ends), (grace, ends), (grace + 1, loads), (patience, loads)))
+    assert f"no progress in {patience / 60:.0f} min" in cause.problem
+    assert "raise readiness.loadTimeout" in cause.remedy
+
+
+def test_a_pod_that_ends_sooner_leaves_no_more_time_to_its_successor() -> None:
+    of = serving(**UNAVAILABLE)
+    ends = seen(*all_pods()[:2], terminating(pod(DECODE), grace=TWO_HOURS), of=of)
+    loads = seen(*all_pods(third=running(since=10)), of=of)
+    assert isinstance(judge((0, ends), (10, ends), (11, loads), (2409, loads)), Waiting)
+    assert "no progress in 40 min" in only_cause(judge((0, ends), (10, ends), (11, loads), (2410, loads))).problem
+
+
+def test_a_pod_that_does_not_end_is_not_helped_by_more_time_to_load() -> None:
+    ends = seen(*all_pods()[:2], terminating(pod(DECODE), grace=TWO_HOURS), of=serving(**UNAVAILABLE))
+    assert isinstance(judge((0, ends), (TWO_HOURS, ends), (TWO_HOURS + 2399, ends)), Waiting)
+    cause = only_cause(judge((0, ends), (TWO_HOURS, ends), (TWO_HOURS + 2400, ends)))
+    assert "loadTimeout" not in cause.remedy
+    assert f"{DECODE} is ending" in cause.problem
+    assert "kubectl get nodes" in cause.remedy
 
 
 def test_each_pod_that_serves_for_the_first_time_gives_new_time() -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import pytest
 
-from convergence import wait as waiting_loop
-from convergence.wait import NotConvergedError, outlast, wait, wait_for_router
+from convergence import router
+from convergence.outlast import outlast
+from convergence.symptoms import NotConvergedError
+from convergence.wait import wait
 from live.api import Api, ApiRefusedError, ClusterError, UnreachableError
-from live.router import RouterView
+from live.router import NoRouterError, RouterView
 from live.snapshot import Snapshot
+from models.cluster import ControlPlane
 from tests.unit.test_convergence import (
     DECODE,
     GOAL,
@@ -31,10 +34,12 @@ from tests.unit.test_convergence import (
     running,
     seen,
     serving,
+    terminating,
     unscheduled,
     waiting,
 )
 
+DAY = 86_400
 World = Callable[[float], Snapshot]
 AVAILABLE = {"spec": {"replicas": 1}, "status": {"availableReplicas": 1}}
 
@@ -51,6 +56,7 @@ class Clock:
     async def sleep(self, seconds: float) -> None:
         assert seconds > 0
         self.now += seconds
+        assert self.passed < DAY, "this wait never ends"
 
     @property
     def passed(self) -> float:
@@ -69,6 +75,8 @@ class FakeApi(Api):
         self.asked: list[str] = []
         self.created: list[Object] = []
         self.patched: list[str] = []
+        self.refused = 0
+        """code with which pods may not be annotated"""
         self.woken: list[float] = []
 
     async def list(self, path: str, labels: str = "", fields: str = "") -> list[Object]:
@@ -105,6 +113,8 @@ class FakeApi(Api):
             return merge
         assert list(merge["metadata"]["annotations"]) == ["kthena-pd/touched"]
         self.patched.append(path.rsplit("/", 1)[-1])
+        if self.refused:
+            raise ApiRefusedError(self.refused, "no")
         return merge
 
 
@@ -330,6 +340,17 @@ def test_what_comes_before_the_wait_outlasts_a_restart_too(error: ClusterError, 
     assert clock.passed == waited
 
 
+def test_each_outage_has_its_own_minute() -> None:
+    clock = Clock()
+
+    async def look() -> bool | None:
+        if 10 <= clock.passed < 60 or 65 <= clock.passed < 115:
+            raise UnreachableError("connection refused")
+        return True if clock.passed >= 120 else None
+
+    assert asyncio.run(outlast(look, clock=clock, sleep=clock.sleep))
+
+
 def test_a_slow_cluster_is_asked_less_often() -> None:
     api = FakeApi(loading)
     ask = api.list
@@ -347,92 +368,212 @@ def test_a_slow_cluster_is_asked_less_often() -> None:
 # the router
 
 
-class Router:
-    """A router that knows what ``views`` says at each second."""
-
-    def __init__(self, api: FakeApi, views: Callable[[float], list[RouterView]]) -> None:
-        self.api, self.views = api, views
-
-    async def __call__(self, *asked: Any) -> list[RouterView]:
-        assert asked == (self.api, "kthena-system", 15000, "default", "pd")
-        return self.views(self.api.clock.passed)
-
-
-BOTH = RouterView(frozenset({PREFILL_0, PREFILL_1}), frozenset({DECODE}))
+PAIRED = RouterView(frozenset({PREFILL_0, PREFILL_1}), frozenset({DECODE}))
 NONE = RouterView()
+MORE = "pd-0-prefill-2-0"
+WITH_MORE = replace(PAIRED, prefill=PAIRED.prefill | {MORE})
+FORBIDDEN = ApiRefusedError(403, "is forbidden")
+Views = Callable[[FakeApi], list[RouterView]]
+
+
+@dataclass
+class Paired:
+    """What came of waiting for the router."""
+
+    api: FakeApi
+    said: list[str]
+    error: str = ""
+
+
+class Pair(Protocol):
+    """Waits for a router that knows ``views`` of ``world``; who annotates pods is ``refused`` with that code."""
+
+    def __call__(self, views: Views, world: World = ..., *, install: bool = ..., refused: int = ...) -> Paired: ...
 
 
 @pytest.fixture
-def pair(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[FakeApi], list[RouterView]]], tuple[FakeApi, list[str]]]:
-    def run_it(views: Callable[[FakeApi], list[RouterView]]) -> tuple[FakeApi, list[str]]:
-        api, said = FakeApi(loading), list[str]()
-        monkeypatch.setattr(waiting_loop, "read_router", Router(api, lambda _: views(api)))
-        asyncio.run(
-            wait_for_router(
-                api,
-                control_plane="kthena-system",
-                debug_port=15000,
-                namespace="default",
-                model_server="pd",
-                prefill=BOTH.prefill,
-                decode=BOTH.decode,
-                say=said.append,
-                clock=api.clock,
-                sleep=api.clock.sleep,
-            )
+def pair(monkeypatch: pytest.MonkeyPatch) -> Pair:
+    def run_it(views: Views, world: World = lambda _: READY, *, install: bool = True, refused: int = 0) -> Paired:
+        found = Paired(FakeApi(world), [])
+        found.api.refused = refused
+
+        async def read(*asked: Any) -> list[RouterView]:
+            assert asked == (found.api, "kthena-system", 15000, "default", "pd")
+            return views(found.api)
+
+        monkeypatch.setattr(router, "read_router", read)
+        waiting_for = router.wait_for_router(
+            found.api,
+            ControlPlane.model_construct(install=install),
+            namespace="default",
+            deployment="pd",
+            model_server="pd",
+            say=found.said.append,
+            clock=found.api.clock,
+            sleep=found.api.clock.sleep,
         )
-        return api, said
+        try:
+            asyncio.run(waiting_for)
+        except NotConvergedError as error:
+            found.error = str(error)
+        return found
 
     return run_it
 
 
-Pair = Callable[[Callable[[FakeApi], list[RouterView]]], tuple[FakeApi, list[str]]]
+def knows(*views: RouterView) -> Views:
+    return lambda _: list(views)
+
+
+def failing_with(error: ClusterError, until: float) -> Views:
+    def views(api: FakeApi) -> list[RouterView]:
+        if api.clock.passed < until:
+            raise error
+        return [PAIRED]
+
+    return views
 
 
 def test_a_router_that_knows_all_pods_needs_no_help(pair: Pair) -> None:
-    api, said = pair(lambda api: [BOTH, BOTH if api.clock.passed > 2 else NONE])
-    assert (api.patched, said) == ([], [])
-    assert api.clock.passed < 4
+    found = pair(lambda api: [PAIRED, PAIRED if api.clock.passed > 2 else NONE])
+    assert (found.api.patched, found.said, found.error) == ([], [], "")
+    assert found.api.clock.passed < 4
 
 
-def test_a_router_that_has_lost_pods_is_helped_once(pair: Pair) -> None:
-    api, _ = pair(lambda api: [BOTH if api.patched and api.clock.passed > 8 else NONE])
-    assert sorted(api.patched) == sorted([PREFILL_0, PREFILL_1, DECODE])
-    assert 8 < api.clock.passed < 10
+def test_a_router_that_has_lost_pods_is_helped_once_with_those(pair: Pair) -> None:
+    only_decode = RouterView(decode=PAIRED.decode)
+    found = pair(lambda api: [PAIRED if api.patched and api.clock.passed > 8 else only_decode])
+    assert sorted(found.api.patched) == [PREFILL_0, PREFILL_1]
+    assert 8 < found.api.clock.passed < 10
 
 
-@pytest.mark.parametrize("known", [RouterView(BOTH.prefill), replace(BOTH, decode=frozenset({DECODE, "pd-0-decode-9-0"}))])
+@pytest.mark.parametrize("refused", [403, 404])
+def test_help_that_is_refused_is_not_missed(pair: Pair, refused: int) -> None:
+    """Who may not annotate pods, or whose pod has just gone, waits as long for the router as others."""
+    found = pair(lambda api: [PAIRED if api.clock.passed > 20 else NONE], refused=refused)
+    assert found.error == ""
+    assert 20 < found.api.clock.passed < 22
+    assert len(found.api.patched) == 3
+    assert "restart" in pair(knows(NONE), refused=refused).error
+
+
+def test_help_that_an_api_server_is_too_busy_for_is_given_again(pair: Pair) -> None:
+    def views(api: FakeApi) -> list[RouterView]:
+        api.refused = 503 if api.clock.passed < 12 else 0
+        return [PAIRED if api.clock.passed > 14 else NONE]
+
+    found = pair(views, refused=503)
+    assert found.error == ""
+    assert set(found.api.patched[-3:]) == {PREFILL_0, PREFILL_1, DECODE}
+    assert len(found.api.patched) > 3
+
+
+@pytest.mark.parametrize("known", [RouterView(PAIRED.prefill), replace(PAIRED, decode=frozenset({DECODE, "pd-0-decode-9-0"}))])
 def test_a_router_that_knows_other_pods_is_an_error(pair: Pair, known: RouterView) -> None:
-    with pytest.raises(NotConvergedError) as caught:
-        pair(lambda _: [BOTH, known])
-    assert (
-        f"decode {', '.join(sorted(known.decode)) or 'none'}; it should know prefill {PREFILL_0}, {PREFILL_1}; decode {DECODE}"
-        in str(caught.value)
+    found = pair(knows(PAIRED, known))
+    told = f"decode {', '.join(sorted(known.decode)) or 'none'}; it should know prefill {PREFILL_0}, {PREFILL_1}; decode {DECODE}"
+    assert told in found.error
+    assert "kubectl rollout restart -n kthena-system deployment/kthena-router" in found.error
+    assert 30 <= found.api.clock.passed < 32
+
+
+def test_a_router_that_has_sorted_a_pod_into_the_other_role_is_an_error(pair: Pair) -> None:
+    assert "a router knows" in pair(knows(RouterView(frozenset({PREFILL_0}), frozenset({PREFILL_1, DECODE})))).error
+
+
+GROWN = seen(*all_pods(), pod(MORE))
+
+
+def test_a_pod_that_comes_meanwhile_is_expected_from_then_on(pair: Pair) -> None:
+    """Such as an autoscaler's; it has as much time as the others had."""
+
+    def views(api: FakeApi) -> list[RouterView]:
+        return [NONE if api.clock.passed < 29 else WITH_MORE if api.clock.passed > 45 else PAIRED]
+
+    grows = after(28, first=READY, then=GROWN)
+    found = pair(views, grows)
+    assert found.error == ""
+    assert 45 < found.api.clock.passed < 47
+    found = pair(lambda api: [NONE if api.clock.passed < 29 else PAIRED], grows)
+    assert MORE in found.error.partition("it should know")[2]
+    assert 58 <= found.api.clock.passed < 60
+
+
+def test_a_pod_that_goes_meanwhile_is_expected_no_more(pair: Pair) -> None:
+    found = pair(
+        lambda api: [NONE if api.clock.passed < 12 else PAIRED],
+        after(10, first=GROWN, then=seen(*all_pods(), terminating(pod(MORE)))),
     )
+    assert found.error == ""
+    assert 12 <= found.api.clock.passed < 14
+    assert MORE in pair(knows(WITH_MORE), lambda _: seen(*all_pods(), terminating(pod(MORE)))).error
 
 
-def test_where_ports_may_not_be_forwarded_that_is_said_and_no_more(pair: Pair) -> None:
-    def forbidden(_: FakeApi) -> list[RouterView]:
-        raise ApiRefusedError(403, "pods/portforward is forbidden")
-
-    api, said = pair(forbidden)
-    assert len(said) == 1
-    assert "pods/portforward is forbidden" in said[0]
-    assert api.clock.passed == 0
+@pytest.mark.parametrize("view", [PAIRED, WITH_MORE])
+def test_of_a_pod_that_is_not_ready_the_router_may_or_may_not_know(pair: Pair, view: RouterView) -> None:
+    found = pair(knows(view), lambda _: seen(*all_pods(), pod(MORE, running())))
+    assert (found.error, found.api.clock.passed) == ("", 0)
 
 
-def test_a_router_that_is_just_starting_is_asked_again(pair: Pair) -> None:
-    def starting(api: FakeApi) -> list[RouterView]:
-        if api.clock.passed < 3:
-            raise UnreachableError("no pod of kthena-router runs")
-        return [BOTH]
+def test_pods_that_are_not_ready_any_more_are_not_paired(pair: Pair) -> None:
+    lost = seen(*all_pods(third=running()))
+    view = RouterView(PAIRED.prefill)
+    found = pair(knows(view), lambda _: lost)
+    assert "no decode pod is ready any more" in found.error
+    assert "run pulumi up again" in found.error
+    assert pair(lambda api: [view if api.clock.passed < 20 else PAIRED], after(20, first=lost, then=READY)).error == ""
 
-    _, said = pair(starting)
-    assert said == []
 
-    def never(_: FakeApi) -> list[RouterView]:
-        raise UnreachableError("no pod of kthena-router runs")
+def test_workers_and_pods_of_others_are_not_the_routers(pair: Pair) -> None:
+    other = pod("pd-0-decode-7-0")
+    other["metadata"]["labels"]["modelserving.volcano.sh/name"] = "pd-0a1b2c3"
+    found = pair(knows(PAIRED), lambda _: seen(*all_pods(), pod("pd-0-decode-0-1"), other))
+    assert (found.error, found.api.clock.passed) == ("", 0)
 
-    api, said = pair(never)
-    assert len(said) == 1
-    assert 5 <= api.clock.passed < 7
+
+@pytest.mark.parametrize(("error", "install"), [(FORBIDDEN, True), (FORBIDDEN, False), (NoRouterError("kube-system"), False)])
+def test_where_it_is_not_ours_to_look_that_is_said_and_no_more(pair: Pair, error: ClusterError, install: bool) -> None:  # noqa: FBT001
+    found = pair(failing_with(error, 5000), install=install)
+    assert len(found.said) == 1
+    assert f"could not be looked at: {error}" in found.said[0]
+    assert (found.error, found.api.clock.passed) == ("", 0)
+
+
+PASSING = [
+    UnreachableError("no pod of kthena-router runs"),
+    ApiRefusedError(404, "port-forward to pod kthena-system/a"),
+    ApiRefusedError(502, "port-forward to pod kthena-system/a"),
+]
+
+
+@pytest.mark.parametrize(
+    ("error", "install"), [*((error, own) for error in PASSING for own in (True, False)), (NoRouterError("kthena-system"), True)]
+)
+def test_a_router_that_does_not_answer_is_waited_for_and_then_is_an_error(pair: Pair, error: ClusterError, install: bool) -> None:  # noqa: FBT001
+    found = pair(failing_with(error, 55), install=install)
+    assert (found.error, found.said) == ("", [])
+    assert 55 <= found.api.clock.passed < 57
+    found = pair(failing_with(error, 5000), install=install)
+    assert f"the router does not say which pods it knows: {error}" in found.error
+    assert "cluster.controlPlane.router.debugPort" in found.error
+    assert 60 <= found.api.clock.passed < 62
+
+
+def test_a_router_that_answers_in_between_has_its_minute_again(pair: Pair) -> None:
+    def views(api: FakeApi) -> list[RouterView]:
+        if 20 < api.clock.passed < 22:
+            return [NONE]
+        return failing_with(PASSING[0], 75)(api)
+
+    assert pair(views).error == ""
+
+
+def test_an_api_server_that_restarts_does_not_count_against_the_router(pair: Pair) -> None:
+    def world(now: float) -> Snapshot:
+        if 5 < now < 55:
+            raise UnreachableError("connection refused")
+        return READY
+
+    for views in (failing_with(PASSING[0], 63), lambda api: [PAIRED if api.clock.passed > 63 else NONE]):
+        found = pair(views, world)
+        assert (found.error, found.said) == ("", [])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from impact import Capacity, Prediction, churns, free, predict, steps
+from impact import Capacity, Prediction, predict, steps
+from live.resources import read_room
 from live.snapshot import Snapshot
 
 NPU = "huawei.com/ascend-1980"
@@ -57,7 +57,7 @@ def pod(name: str, of_role: Object, revision: str, *, ready: bool = True, **meta
     half = of_role["workerTemplate" if index != "0" else "entryTemplate"]
     return {
         "metadata": {"name": name, "uid": f"uid of {name}", "labels": labels, **metadata},
-        "spec": half["spec"],
+        "spec": half["spec"] | {"nodeName": "a"},
         "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": str(ready)}]},
     }
 
@@ -118,7 +118,7 @@ def test_a_lower_ratio_takes_the_last_instances() -> None:
     assert found.change == "scaled in place"
     assert names(found.removed) == {"0-prefill-1-0", "0-prefill-2-0"}
     assert found.created == ()
-    assert found.certain
+    assert found.names_are_certain
 
 
 def test_of_instances_one_that_is_not_ready_goes_first_and_one_that_costs_less_next() -> None:
@@ -149,14 +149,14 @@ def test_a_new_template_takes_an_only_group_down_before_it_comes_back() -> None:
     assert names(found.removed) == names(found.created) == {"0-prefill-0-0", "0-prefill-1-0", "0-decode-0-0"}
     assert found.capacity_lowest == Capacity(0, 0, 0)
     assert found.npus_most[NPU] == 3 * DIES
-    assert found.certain
+    assert found.names_are_certain
 
 
 def test_two_groups_roll_one_after_the_other_and_the_second_gets_a_new_number() -> None:
     found = edited(serving(groups=2), serving(groups=2, images="bb"))
     assert names(found.created) == {f"{group}-{one}-0-0" for group in (1, 2) for one in ("prefill", "decode")}
     assert found.capacity_lowest == Capacity(1, 1, 1)
-    assert found.certain
+    assert found.names_are_certain
 
 
 def test_as_many_groups_go_down_together_as_max_unavailable_says_rounded_down() -> None:
@@ -167,7 +167,7 @@ def test_as_many_groups_go_down_together_as_max_unavailable_says_rounded_down() 
 
 def test_which_numbers_groups_get_that_end_together_is_not_certain_but_how_many_they_are_is() -> None:
     found = edited(serving(groups=3), serving(groups=3, images="bb", rollout=limited(maxUnavailable=3)))
-    assert not found.certain
+    assert not found.names_are_certain
     assert len(found.created) == 6
 
 
@@ -261,7 +261,7 @@ def test_a_rollout_by_role_leaves_a_role_alone_whose_template_did_not_change() -
     assert names(found.removed) == names(found.created) == {"0-prefill-0-0"}
     assert names(found.kept) == {"0-decode-0-0", "0-decode-1-0"}
     assert found.capacity_lowest == Capacity(0, 2, 0)
-    assert found.certain
+    assert found.names_are_certain
 
 
 def test_a_rollout_by_role_takes_the_role_down_in_all_groups_at_once() -> None:
@@ -277,14 +277,14 @@ def test_a_limit_of_the_role_lets_its_instances_roll_one_after_the_other() -> No
     found = edited(before, after)
     assert found.capacity_lowest == Capacity(1, 1, 1)
     assert names(found.created) == {"0-prefill-1-0", "0-prefill-2-0"}
-    assert found.certain
+    assert found.names_are_certain
 
 
 def test_without_a_limit_all_instances_of_a_role_roll_together_and_their_numbers_are_not_certain() -> None:
     found = edited(serving(2, 1, rollout=BY_ROLE), serving(2, 1, images="ba", rollout=BY_ROLE))
     assert found.capacity_lowest == Capacity(0, 1, 0)
     assert len(found.created) == 2
-    assert not found.certain
+    assert not found.names_are_certain
 
 
 def test_a_limit_alone_rolls_nothing() -> None:
@@ -334,7 +334,6 @@ def test_a_template_and_a_higher_ratio_at_once_make_pods_only_to_delete_them() -
     assert found.change == "groups rolled"
     assert names(found.churned) == {"0-prefill-1-0"}
     assert found.npus_most[NPU] == 3 * DIES
-    assert churns(before, [after])
     assert steps(before, [after]) == ({"prefill": 1, "decode": 1}, {"prefill": 2, "decode": 1})
 
 
@@ -350,7 +349,7 @@ def test_a_template_and_a_higher_ratio_at_once_make_pods_only_to_delete_them() -
 def test_what_makes_no_pod_in_vain_is_one_step(after: Object) -> None:
     before = snapshot(serving(2, 1))
     assert predict(before, [after]).churned == ()
-    assert not churns(before, [after])
+    assert steps(before, [after]) is None
 
 
 def test_of_a_ratio_that_rises_and_falls_the_first_step_has_the_lower_number_of_each_role() -> None:
@@ -367,7 +366,7 @@ def test_a_pod_made_in_vain_that_no_order_avoids_is_told_and_not_refused() -> No
     after["spec"]["template"]["roles"][1] = role("decode", 1, "a", workers=1)
     before = snapshot(serving())
     assert names(predict(before, [after]).churned) == {"0-decode-0-1"}
-    assert not churns(before, [after])
+    assert steps(before, [after]) is None
 
 
 def halfway(ratio: int = 1) -> Snapshot:
@@ -393,7 +392,7 @@ def test_going_back_to_the_template_of_before_rolls_only_what_had_left_it() -> N
 def test_more_instances_before_a_rollout_has_come_to_its_end_are_made_in_vain() -> None:
     after = serving(2, 1, 2, images="bb")
     assert names(predict(halfway(), [after]).churned) == {"0-prefill-1-0"}
-    assert churns(halfway(), [after])
+    assert steps(halfway(), [after]) is not None
 
 
 def test_after_a_rollout_by_role_the_older_revision_on_untouched_pods_means_nothing() -> None:
@@ -513,11 +512,28 @@ def node(name: str, dies: int, **spec: Any) -> Object:
 def placed(on: str | None, phase: str = "Running", init: int = 0) -> Object:
     spec: Object = {**template("a")["spec"], **({"nodeName": on} if on else {})}
     spec["initContainers"] = [{"name": "check", "resources": {"requests": {NPU: str(init)}}}]
-    return {"spec": spec, "status": {"phase": phase}}
+    return {"metadata": {"namespace": "a"}, "spec": spec, "status": {"phase": phase}}
 
 
 def test_free_npus_are_what_schedulable_nodes_have_beyond_the_pods_that_have_not_ended() -> None:
     nodes = [node("a", 32), node("b", 32), node("cordoned", 32, unschedulable=True)]
     there = [placed("a"), placed("b", init=20), placed("b", "Succeeded"), placed(None, "Pending"), placed("cordoned")]
-    assert free(nodes, there) == Counter({NPU: 64 - DIES - 20})
-    assert free([node("a", DIES)], [placed("a")])[NPU] == 0
+    found = read_room(nodes, there)
+    assert found.free == {"a": {NPU: 32 - DIES}, "b": {NPU: 12}}
+    assert found.held == {"a": {NPU: DIES + 20}}
+    assert found.left == {NPU: 64 - DIES - 20}
+    assert read_room([node("a", DIES), node("b", 8)], [placed("a"), placed("a")]).left == {NPU: 8}
+
+
+def test_npus_that_waiting_pods_ask_for_are_wanted_and_not_held() -> None:
+    item = serving(2, 1)
+    there = pods(item)
+    for waiting in there[1:]:
+        waiting["spec"] = {key: value for key, value in waiting["spec"].items() if key != "nodeName"}
+    there[0]["status"]["phase"] = "Failed"
+    found = predict(Snapshot((item,), there), [item])
+    assert (found.npus_before[NPU], found.npus_most[NPU], found.npus_after[NPU]) == (0, 3 * DIES, 3 * DIES)
+    there[0]["status"]["phase"] = "Running"
+    assert predict(Snapshot((item,), there), [item]).npus_before[NPU] == DIES
+    going = predict(Snapshot((item,), there), [])
+    assert (going.npus_before[NPU], going.npus_most[NPU]) == (DIES, DIES)

@@ -17,7 +17,7 @@ from cli import diff
 from impact.report import assess, text, two_steps
 from live import paths
 from live.api import Api, ApiRefusedError, ClusterError
-from live.edits import read_edits
+from live.edits import read_edits, retire_autoscalers
 from models.role import ROLES
 from models.stack import Stack
 from render import render_deployment
@@ -52,6 +52,9 @@ class FakeApi:
         wanted = dict(pair.split("=") for pair in labels.split(",") if "=" in pair)
         found = [item for own, item in self.objects.items() if paths.collection(item) == path or _everywhere(own) == path]
         return [item for item in found if wanted.items() <= (item["metadata"].get("labels") or {}).items()]
+
+    async def delete(self, path: str) -> None:
+        del self.objects[path]
 
     async def apply(self, declared: Object, manager: str, *, dry_run: bool = False) -> Object:
         assert dry_run, "pd diff has changed something"
@@ -187,7 +190,7 @@ def test_npus_that_are_not_free_are_a_warning_and_those_that_nobody_may_count_ar
     for path in [path for path, item in cluster.api.objects.items() if item["kind"] == "Node"][1:]:
         del cluster.api.objects[path]
     cluster.declare(chat={"ratio": "2P1D"})
-    lacking = f"warning: 16 {NPU} more are needed than are free: new pods wait for them"
+    lacking = f"warning: 16 {NPU} more are needed than are free: pods wait for them"
     said = cluster.said(capsys)[1]
     assert f"48 at the end; 0 free\n  {lacking}\n" in said
     cluster.api.refused[paths.nodes()] = ApiRefusedError(403, "nodes is forbidden")
@@ -210,7 +213,7 @@ def test_the_json_has_every_pod(cluster: Cluster, capsys: pytest.CaptureFixture[
         "removed": {},
         "created": ["chat-0-decode-1-0"],
         "churned": [],
-        "certain": True,
+        "namesAreCertain": True,
     }
     assert chat["capacity"]["after"] == {"prefill": 1, "decode": 2, "groups": 1}
     assert chat["npus"] == {NPU: {"before": 32, "most": 48, "after": 48}}
@@ -231,16 +234,22 @@ def test_a_new_deployment_is_created_and_one_that_the_stack_has_made_and_not_dec
     assert code == 1
     assert "other: created, 1P1D in 1 group\n  + other-0-decode-0-0, other-0-prefill-0-0\n" in said
     assert "chat: removed, 1P1D in 1 group\n  - chat-0-decode-0-0, chat-0-prefill-0-0\n" in said
-    assert "warning: its requests fail from then on: nothing is left to serve them" in said
+    assert "  - ModelServer chat, ModelRoute deepseek-v4-bf27c42\n" in said
+    assert "warning: requests for deepseek_v4 fail from then on: no route is left for them" in said
     assert said.endswith("2 of 2 deployments change\n")
 
 
 def test_what_another_stack_has_made_is_left_to_it(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
-    serving = cluster.api.objects[paths.model_servings("default", "chat")]
-    serving["metadata"]["managedFields"] = [{"manager": "pulumi-kthena-pd-else"}]
+    for item in cluster.api.objects.values():
+        item["metadata"]["managedFields"] = [{"manager": "pulumi-kthena-pd-else"}]
     cluster.declare(other={"model": {"served": "other"}})
     said = cluster.said(capsys)[1]
     assert "chat" not in said
+    route = cluster.api.objects[paths.model_routes("default", "deepseek-v4-bf27c42")]
+    route["metadata"]["managedFields"] = [{"manager": MANAGER}]
+    said = cluster.said(capsys)[1]
+    assert "chat: no pod is touched\n  - ModelRoute deepseek-v4-bf27c42\n" in said
+    assert "chat-0" not in said
 
 
 def test_where_the_whole_cluster_may_not_be_read_the_declared_namespaces_are(
@@ -308,6 +317,114 @@ def test_what_the_autoscaler_has_chosen_is_not_changed_back(cluster: Cluster, ca
     assert "scaled in place, 2P1D in 1 group -> 2P2D in 1 group\n  + chat-0-decode-1-0\n" in cluster.said(capsys)[1]
 
 
+SCALING: Object = {"prefill": {"min": 1, "max": 3, "metrics": {"vllm:num_requests_waiting": "10"}}}
+
+
+NO_ROUTE = "requests for deepseek_v4 fail from then on: no route is left for them"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "deleted"),
+    [
+        pytest.param({}, {"route": {"enabled": False}}, "ModelRoute deepseek-v4-bf27c42", id="route"),
+        pytest.param({}, {"model": {"served": "newer"}}, "ModelRoute deepseek-v4-bf27c42", id="served name"),
+        pytest.param({"autoscaling": SCALING}, {}, "AutoscalingPolicy chat", id="autoscaling"),
+    ],
+)
+def test_what_goes_beside_the_pods_is_told(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], before: Object, after: Object, deleted: str
+) -> None:
+    cluster.declare(chat=before)
+    cluster.converge()
+    assert cluster.said(capsys)[0] == 0
+    cluster.declare(chat=after)
+    code, said, _ = cluster.said(capsys)
+    assert code == 1
+    assert f"\n  - {deleted}\n" in said
+    assert (f"  warning: {NO_ROUTE}\n" in said) == ("ModelRoute" in deleted)
+    (chat,) = json.loads(cluster.said(capsys, "json")[1])["deployments"]
+    assert chat["deleted"] == [deleted]
+    assert (NO_ROUTE in chat["warnings"]) == ("ModelRoute" in deleted)
+
+
+def test_a_route_that_another_deployment_takes_over_is_none_that_goes(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.declare(renamed={})
+    code, said, _ = cluster.said(capsys)
+    assert code == 1
+    assert "chat: removed, 1P1D in 1 group" in said
+    assert "ModelRoute" not in said
+    assert "no route is left" not in said
+    assert "warning: nothing of it is left to serve requests" in said
+
+
+def test_a_deployment_in_another_namespace_has_moved_there(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.declare(chat={"namespace": "elsewhere"})
+    said = cluster.said(capsys)[1]
+    assert "chat in elsewhere: created, 1P1D in 1 group" in said
+    assert "chat: moved to elsewhere, 1P1D in 1 group\n  - chat-0-decode-0-0, chat-0-prefill-0-0\n" in said
+    assert "warning" not in said
+    _, old = json.loads(cluster.said(capsys, "json")[1])["deployments"]
+    assert (old["change"], old["movedTo"]) == ("removed", "elsewhere")
+
+
+def test_deployments_that_grow_together_share_what_is_free(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    other = {"model": {"served": "other"}}
+    cluster.api.objects = {path: item for path, item in cluster.api.objects.items() if not path.endswith("node-3")}
+    cluster.declare({"npu": {"family": "A3", "devicePlugin": "cce", "nodes": 8}}, chat={"ratio": "2P1D"}, other=other)
+    said = cluster.said(capsys)[1]
+    assert "48 at the end; 16 free\n\nother: created" in said
+    assert f"32 at the end; 0 free\n  warning: 32 {NPU} more are needed than are free: pods wait for them\n" in said
+    whole = json.loads(cluster.said(capsys, "json")[1])
+    assert whole["freeNpus"] == {NPU: 16}
+    assert [len(one["warnings"]) for one in whole["deployments"]] == [0, 1]
+
+
+def test_an_autoscaler_s_numbers_that_a_new_version_does_not_begin_with_are_a_warning(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.api.objects.clear()
+    cluster.declare(chat={"rollout": {"strategy": "BlueGreen"}, "autoscaling": SCALING})
+    cluster.converge()
+    edited = {"rollout": {"strategy": "BlueGreen"}, "autoscaling": SCALING, "prefill": {"env": {"AN": "edit"}}}
+    cluster.declare(chat=edited)
+    assert "begins with" not in cluster.said(capsys)[1]
+    (serving,) = (item for item in cluster.api.objects.values() if item["kind"] == "ModelServing")
+    serving["spec"]["template"]["roles"][0]["replicas"] = 3
+    warning = (
+        "the new version begins with the declared 1P1D in 1 group, not with the 3P1D in 1 group that the autoscaler has chosen"
+    )
+    assert f"  warning: {warning}\n" in cluster.said(capsys)[1]
+
+
+def policies(cluster: Cluster) -> set[str]:
+    return {item["metadata"]["name"] for item in cluster.api.objects.values() if item["kind"] == "AutoscalingPolicy"}
+
+
+def test_autoscaling_that_is_declared_no_more_ends_before_its_numbers_are_the_stacks(cluster: Cluster) -> None:
+    cluster.declare(chat={"autoscaling": SCALING})
+    cluster.converge()
+    asyncio.run(retire_autoscalers(cluster.api, cluster.stack, MANAGER))  # type: ignore[arg-type]  # the fake one
+    assert policies(cluster) == {"chat"}
+    stack = cluster.declare(chat={})
+    asyncio.run(retire_autoscalers(cluster.api, stack, "pulumi-kthena-pd-else"))  # type: ignore[arg-type]  # the fake one
+    assert policies(cluster) == {"chat"}
+    asyncio.run(retire_autoscalers(cluster.api, stack, MANAGER))  # type: ignore[arg-type]  # the fake one
+    assert policies(cluster) == set()
+
+
+@pytest.mark.parametrize("strategy", ["BlueGreen", "Canary"])
+def test_the_autoscaler_of_a_version_that_is_replaced_goes_on_until_then(cluster: Cluster, strategy: str) -> None:
+    cluster.declare(chat={"rollout": {"strategy": strategy}, "autoscaling": SCALING})
+    cluster.converge()
+    (running,) = policies(cluster)
+    for autoscaling in ({"autoscaling": SCALING}, {}):
+        stack = cluster.declare(chat={"rollout": {"strategy": strategy}, "prefill": {"env": {"AN": "edit"}}, **autoscaling})
+        asyncio.run(retire_autoscalers(cluster.api, stack, MANAGER))  # type: ignore[arg-type]  # the fake one
+        assert policies(cluster) == {running}
+
+
 def test_a_refusal_of_the_api_server_is_told_in_its_own_words(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     cluster.api.refused[paths.model_servings("default", "chat")] = ApiRefusedError(422, "spec.template is wrong")
     assert cluster.said(capsys)[:2] == (
@@ -326,6 +443,10 @@ def test_a_namespace_that_comes_with_the_stack_is_no_refusal_and_any_other_is(
     assert 'error: ModelServing chat: namespaces "new" not found' in cluster.said(capsys)[1]
     cluster.declare({"namespaces": ["new"]}, chat={"namespace": "new"})
     assert "chat in new: created, 1P1D in 1 group" in cluster.said(capsys)[1]
+    cluster.declare({"controlPlane": {"namespace": "new"}}, chat={"namespace": "new"})
+    assert "chat in new: created, 1P1D in 1 group" in cluster.said(capsys)[1]
+    cluster.declare({"controlPlane": {"namespace": "new", "install": False}}, chat={"namespace": "new"})
+    assert 'error: ModelServing chat: namespaces "new" not found' in cluster.said(capsys)[1]
 
 
 def test_a_canary_beside_the_deployment_touches_none_of_its_pods(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
@@ -378,3 +499,26 @@ def test_a_cluster_that_does_not_answer_is_one_message(
 
     monkeypatch.setattr(Api, "connect", connect)
     assert cluster.said(capsys) == (2, "", "error: the cluster does not answer\n  -> does it run?\n")
+
+
+def test_a_context_that_the_kubeconfig_has_not_is_a_finding_with_its_place(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubeconfig = cluster.file.with_name("kubeconfig")
+    kubeconfig.write_text("contexts: [{name: there}]\n")
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    cluster.declare({"context": "there"}, chat={})
+    assert cluster.said(capsys)[0] == 0
+    cluster.declare({"context": "thre"}, chat={})
+    code, _, said = cluster.said(capsys)
+    assert code == 2
+    assert f"PD004 {cluster.file}:3:5 kthena-pd:cluster.context: the kubeconfig has no context 'thre'" in said
+    kubeconfig.write_text("[")
+    assert cluster.said(capsys) == (2, "", f"error: {kubeconfig} is no kubeconfig\n")
+
+
+def test_of_several_pods_that_two_steps_would_spare_it_speaks_as_of_several(cluster: Cluster) -> None:
+    nodes = {"npu": {"family": "A3", "devicePlugin": "cce", "nodes": 8}}
+    stack = cluster.declare(nodes, chat={"ratio": "3P1D", "engine": {"env": {"AN": "edit"}}})
+    (edit,) = asyncio.run(read_edits(cluster.api, stack, MANAGER))  # type: ignore[arg-type]  # the fake one
+    assert "chat-0-prefill-1-0, chat-0-prefill-2-0 only to delete them again" in two_steps(assess(edit), STACK)

@@ -412,21 +412,58 @@ def encoded(file: Path) -> str:
     return base64.b64encode(file.read_bytes()).decode()
 
 
-def test_client_certificates_are_used_and_not_left_behind(
-    config: Config, pki: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    user = {"client-certificate-data": encoded(pki.certificate), "client-key-data": encoded(pki.key), "token": "t"}
+def connect_by_certificates(config: Config, pki: Pki, user: Object, cluster: Object) -> None:
+    """Five requests to a server that asks for the client's certificate."""
     server = Server({"/api/v1/nodes/n": (200, {"metadata": {"name": "n"}})})
 
     async def asking() -> None:
         async with serving(server, secure(pki)):
-            config(f"https://127.0.0.1:{server.port}", user, {"certificate-authority-data": encoded(pki.authority)})
+            config(f"https://127.0.0.1:{server.port}", user, cluster)
             api = await Api.connect(None)
             assert await asyncio.gather(*(api.get("/api/v1/nodes/n") for _ in range(5))) == [{"metadata": {"name": "n"}}] * 5
 
     asyncio.run(asking())
-    assert [file.name for file in tmp_path.iterdir()] == ["kubeconfig"]
+
+
+PARTS = ("client-certificate", "client-key", "certificate-authority")
+
+
+@pytest.mark.parametrize("relative", [False, True])
+@pytest.mark.parametrize("named", [(), PARTS, *((part,) for part in PARTS)])
+def test_client_certificates_are_used_and_of_all_files_only_the_users_own_are_left(  # noqa: PLR0913, PLR0917
+    config: Config,
+    pki: Pki,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    named: tuple[str, ...],
+    relative: bool,  # noqa: FBT001
+) -> None:
+    """Those that the kubeconfig names, be they as new and named as a temporary file."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    given = {}
+    for part, file in zip(PARTS, (pki.certificate, pki.key, pki.authority), strict=True):
+        if part in named:
+            own = tmp_path / f"tmp.{part}"
+            own.write_bytes(file.read_bytes())
+            given[part] = own.name if relative else str(own)
+        else:
+            given[f"{part}-data"] = encoded(file)
+    connect_by_certificates(config, pki, given | {"token": "t"}, given)
+    assert {file.name for file in tmp_path.iterdir()} == {"kubeconfig", *(f"tmp.{part}" for part in named)}
+
+
+def test_certificates_of_a_login_are_not_left_behind(
+    config: Config, pki: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "temporary"
+    directory.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
+    given = {"clientCertificateData": pki.certificate.read_text(), "clientKeyData": pki.key.read_text()}
+    (tmp_path / "given").write_text(json.dumps({"status": given}))
+    program = {"apiVersion": "client.authentication.k8s.io/v1", "command": "cat", "args": [str(tmp_path / "given")]}
+    cluster = {"certificate-authority": str(pki.authority)}
+    connect_by_certificates(config, pki, {"exec": program, "token": "t"}, cluster)
+    assert list(directory.iterdir()) == []
 
 
 def test_a_server_that_another_authority_has_signed_is_not_trusted(config: Config, pki: Pki, tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 from live import paths
-from live.api import Api
+from live.api import Api, ApiRefusedError
 from live.snapshot import Snapshot, read_snapshot, read_snapshots
 
 Object = dict[str, Any]
@@ -18,12 +20,14 @@ NAME = "modelserving.volcano.sh/name"
 class Store(Api):
     """A cluster of some objects, with label selectors as far as they are used."""
 
-    def __init__(self, objects: dict[str, list[Object]]) -> None:
-        self.objects = objects
+    def __init__(self, objects: dict[str, list[Object]], refused: Mapping[str, int] = MappingProxyType({})) -> None:
+        self.objects, self.refused = objects, refused
         self.requests = 0
 
     async def list(self, path: str, labels: str = "", fields: str = "") -> list[Object]:
         self.requests += 1
+        if path in self.refused:
+            raise ApiRefusedError(self.refused[path], "no")
         found = self.objects.get(path, [])
         if fields:
             return [one for one in found if fields == f"involvedObject.kind={one['involvedObject']['kind']}"]
@@ -108,6 +112,40 @@ def test_many_deployments_are_read_as_one_by_one_but_with_few_requests(events: b
         for deployment in deployments:
             alone = asyncio.run(read_snapshot(store, namespace, deployment, events=events))
             assert together[namespace, deployment] == alone
+
+
+def read(store: Store, *, events: bool = True, revisions: bool = True) -> list[Snapshot]:
+    """Deployment chat, read both ways."""
+    many = asyncio.run(read_snapshots(store, {"a": ["chat"]}, events=events))
+    return [asyncio.run(read_snapshot(store, "a", "chat", events=events, revisions=revisions)), many["a", "chat"]]
+
+
+def test_events_and_revisions_only_explain_and_may_be_forbidden() -> None:
+    store = Store(OBJECTS, {paths.events("a"): 403, paths.controller_revisions("a"): 403})
+    for seen in read(store):
+        assert names(seen.pods) == ["chat-0-prefill-0-0", "chat-0a1b2c3-0-decode-0-0"]
+        assert (seen.events, seen.revisions, seen.revisions_are_hidden) == ((), (), True)
+
+
+def test_revisions_that_are_not_asked_for_are_not_hidden() -> None:
+    assert not read(Store(OBJECTS, {paths.controller_revisions("a"): 403}), revisions=False)[0].revisions_are_hidden
+    assert not any(seen.revisions_are_hidden for seen in read(Store(OBJECTS)))
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        (paths.model_servings("a"), 403),
+        (paths.pods("a"), 403),
+        *((kind("a"), code) for kind in (paths.events, paths.controller_revisions) for code in (500, 503)),
+    ],
+)
+def test_what_is_needed_or_is_refused_for_another_reason_is_an_error(path: str, code: int) -> None:
+    store = Store(OBJECTS, {path: code})
+    with pytest.raises(ApiRefusedError):
+        asyncio.run(read_snapshot(store, "a", "chat", events=True))
+    with pytest.raises(ApiRefusedError):
+        asyncio.run(read_snapshots(store, {"a": ["chat"]}, events=True))
 
 
 def test_paths_are_those_of_the_api_server() -> None:

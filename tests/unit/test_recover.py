@@ -18,11 +18,12 @@ from typing import Any
 
 import pytest
 
-from cli import recover
+from cli import pulumi, recover
 from cli.pulumi import Project, PulumiError, end_orphans, file_backend, locks, orphans, show
 from local.errors import LocalError
 from local.pulumi import Pulumi
 from local.state import State
+from tests import stacks
 
 PLUGIN = "pulumi-resource-kubernetes"
 PULUMI = """\
@@ -112,6 +113,7 @@ def backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Backend:
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PULUMI_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(made.project)
+    monkeypatch.setattr(pulumi, "sees_all_processes", lambda: True)  # also where the tests run in a container
     return made
 
 
@@ -200,6 +202,29 @@ def test_a_lock_of_a_process_that_nobody_has_waited_for_is_dead(backend: Backend
         backend.lock(process.pid)
         (found,) = locks(backend.directory / "backend", "mine", "dev")
         assert found.is_dead
+
+
+def test_a_lock_of_a_process_in_a_container_of_this_machine_is_not_dead(backend: Backend, ended: int) -> None:
+    script = f"echo {ended - 1} > /proc/sys/kernel/ns_last_pid; sleep 60 & echo $!; wait"
+    command = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as container:
+        assert container.stdout
+        pid = int(container.stdout.readline())
+        backend.lock(pid)
+        (lock,) = locks(backend.directory / "backend", "mine", "dev")
+        assert not lock.is_dead
+        container.kill()
+    latest = time.monotonic() + 5
+    while not lock.is_dead:  # the kernel ends what was in it
+        assert time.monotonic() < latest
+        time.sleep(0.01)
+
+
+def test_in_a_container_not_all_processes_are_to_be_seen() -> None:
+    program = "from cli.pulumi import sees_all_processes; print(sees_all_processes())"
+    command = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=stacks.ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"pid": 1, "username": "a", "hostname": "b", "timestamp": "noon"}'])
@@ -381,6 +406,26 @@ def test_a_lock_that_can_not_be_looked_at_is_not_released_unasked(backend: Backe
     said = capfd.readouterr().err
     assert "created by a@b (pid 1) at noon" in said
     assert "if the run that holds it is dead: pulumi cancel --yes dev" in said
+
+
+@pytest.mark.parametrize("answer", ["", "y", "n"], ids=["without questions", "yes", "no"])
+def test_in_a_container_a_lock_without_a_process_is_released_only_if_the_user_says_so(
+    backend: Backend, ended: int, left_behind: Start, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    plugin = left_behind(PLUGIN, backend.project)
+    backend.lock(ended)
+    monkeypatch.setattr(pulumi, "sees_all_processes", lambda: False)
+    monkeypatch.setattr(recover, "_has_terminal", lambda: True)
+    asked: list[str] = []
+
+    def answered(question: str) -> str:
+        asked.append(question)
+        return answer
+
+    monkeypatch.setattr("builtins.input", answered)
+    assert recover.run("dev", yes=not answer) == (recover.WHOLE if answer == "y" else recover.STOPPED)
+    assert asked == (["Is that run dead? [y/N] "] if answer else [])
+    assert (backend.calls[:1], is_alive(plugin)) == ((["cancel --yes dev"], False) if answer == "y" else ([], True))
 
 
 @pytest.mark.parametrize("command", ["up", "refresh"])
