@@ -175,10 +175,7 @@ def test_a_cluster_that_does_not_answer_stops_the_run_with_its_reason(monkeypatc
 
 @pytest.mark.parametrize(("preview", "edit"), [(False, {}), (True, {}), (False, {"recovery": {"restartGracePeriodSeconds": 61}})])
 def test_what_somebody_has_added_inside_the_pods_is_taken_out_by_an_up_that_pulumi_would_not_touch_it_in(
-    cluster: Cluster,
-    said: Said,
-    preview: bool,
-    edit: dict[str, Any],
+    cluster: Cluster, said: Said, *, preview: bool, edit: dict[str, Any]
 ) -> None:
     in_a_run(preview=preview)
     for item in objects(stack()):
