@@ -101,6 +101,8 @@ class PDDeployment(pulumi.ComponentResource):
                 _route_resource(rendered.model_route),
                 rendered.model_route,
                 _once(paired, [*self.model_servers, *targets]),
+                # the first to go: where it may not, nothing goes
+                protect=cluster.protect or None,
                 aliases=[pulumi.Alias(name=name)],
             )
             routed = route.id

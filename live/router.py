@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from itertools import pairwise
 
 from live import paths
 from live.api import Api, ClusterError, Object, UnreachableError
@@ -38,6 +39,13 @@ async def read_router(
 ) -> list[RouterView]:
     """Ask each running pod of the router, through a port-forward, for it answers on its own loopback interface only.
 
+    Args:
+        api: The cluster.
+        control_plane_namespace: Of the router.
+        debug_port: Where it answers, if it was not started with another one.
+        namespace: Of the ModelServer.
+        model_server: Its name.
+
     Returns:
         One view for each pod; an empty one where it does not know the ModelServer.
 
@@ -47,7 +55,12 @@ async def read_router(
     pods = await _router_pods(api, control_plane_namespace)
     return list(
         await asyncio.gather(
-            *(_ask(api, control_plane_namespace, pod["metadata"]["name"], debug_port, namespace, model_server) for pod in pods)
+            *(
+                _ask(
+                    api, control_plane_namespace, pod["metadata"]["name"], _debug_port(pod) or debug_port, namespace, model_server
+                )
+                for pod in pods
+            )
         )
     )
 
@@ -62,6 +75,18 @@ async def _router_pods(api: Api, namespace: str) -> list[Object]:
     if not pods:
         raise UnreachableError(f"no pod of {ROUTER_NAME} runs in namespace {namespace}")
     return pods
+
+
+def _debug_port(pod: Object) -> int | None:
+    """The port that the router was started with, whoever has declared it; None where it is Kthena's default."""
+    words = [
+        word
+        for container in pod["spec"]["containers"]
+        for argument in container.get("args") or ()
+        for word in argument.split("=")
+    ]
+    given = [value for flag, value in pairwise(words) if flag.lstrip("-") == "debug-port" and value.isdecimal()]
+    return int(given[-1]) if given else None
 
 
 async def _ask(  # noqa: PLR0913, PLR0917  # who, and of whom

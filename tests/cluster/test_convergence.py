@@ -83,7 +83,7 @@ class Small:
             "namespace": self.name,
             "model": {"weights": {"download": None, "hostPath": WEIGHTS}},
             "runtimeSidecar": False,
-            "readiness": {"drainPeriod": "0s"},
+            "readiness": {"drainPeriod": "100ms"},
         }
         content["config"] = {
             "kthena-pd:cluster": {
@@ -143,7 +143,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "nodes": (
         {
             "prefill": in_pods(nodeSelector={"no.such/label": "yes"}),
-            "readiness": {"drainPeriod": "0s", "schedulingTimeout": "3s"},
+            "readiness": {"drainPeriod": "100ms", "schedulingTimeout": "3s"},
         },
         ("nodes-0-prefill-0-0: no node can take it: 4 of 4 nodes didn't match", "(no.such/label=yes)"),
     ),

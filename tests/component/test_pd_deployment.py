@@ -226,9 +226,9 @@ def test_two_deployments_of_one_model_in_two_namespaces_have_routes_of_their_own
     assert len({route.urn for route in recording.of_kind("ModelRoute")}) == 2
 
 
-def test_a_protected_stack_protects_the_deployment_and_not_what_comes_and_goes_with_an_edit(deploy: Deploy) -> None:
+def test_a_protected_stack_protects_deployment_and_route_and_not_what_comes_and_goes_with_an_edit(deploy: Deploy) -> None:
     _, recording = deploy(lambda: build(cluster={"protect": True}))
     protected = {resource.kind for resource in recording.resources if resource.protect}
-    assert protected == {"PDDeployment"}
+    assert protected == {"PDDeployment", "ModelRoute"}
     _, recording = deploy(build)
     assert not any(resource.protect for resource in recording.resources)
