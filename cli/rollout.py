@@ -92,7 +92,7 @@ def run(action: str, name: str, file: Path | None, *, now: bool) -> int:
         The exit code.
     """
     try:
-        found = _read(file or _only_file())
+        found = _read(file or _only_file(name))
         if name not in found.stack.deployments:
             known = found.stack.deployments
             raise _UnknownError(f"{found.path}: no deployment {name}; {did_you_mean(name, known, f'one of {one_of(known)}')}")
@@ -115,11 +115,15 @@ def run(action: str, name: str, file: Path | None, *, now: bool) -> int:
     return DONE
 
 
-def _only_file() -> Path:
-    found = sorted(Path().glob("Pulumi.*.yaml"))
+def _only_file(name: str) -> Path:
+    """The stack file of this directory, or of several the one that may declare the deployment."""
+    there = sorted(Path().glob("Pulumi.*.yaml"))
+    found = there if len(there) == 1 else [file for file in there if f"{name}:" in file.read_text(errors="replace")]
     if len(found) != 1:
-        several = f"several stack files; say which: --stack-file {found[0]}" if found else "no Pulumi.*.yaml in this directory"
-        raise _UnknownError(several)
+        several = (
+            f"several stack files; say which: --stack-file {found[0]}" if found else f"no Pulumi.*.yaml here declares {name}"
+        )
+        raise _UnknownError(several if there else "no Pulumi.*.yaml in this directory")
     return found[0]
 
 

@@ -50,13 +50,18 @@ class KthenaControlPlane(pulumi.ComponentResource):
             kind = rendered["kind"]
             # Workloads come after all that they use, the rest after the namespace.
             needed = list(created.values())[: None if kind == "Deployment" else 1]
-            # the ConfigMap's own name changes with its content
-            resource = f"{name}-router-config" if kind == "ConfigMap" else f"{name}-{rendered['metadata']['name']}"
+            resource = f"{name}-{rendered['metadata']['name']}"
             created[f"{kind} {resource}"] = KubernetesObject(
                 resource,
                 rendered,
-                # an immutable ConfigMap goes when its successor is there, whatever protects the rest
-                pulumi.ResourceOptions(parent=self, depends_on=needed, protect=False if kind == "ConfigMap" else None),
+                pulumi.ResourceOptions(
+                    parent=self,
+                    depends_on=needed,
+                    # an immutable ConfigMap goes when its successor is there, whatever protects the rest
+                    protect=False if kind == "ConfigMap" else None,
+                    # so was it called before its name had its content in it
+                    aliases=[pulumi.Alias(name=f"{name}-router-config")] if kind == "ConfigMap" else None,
+                ),
                 annotations=_service_readiness(cluster.control_plane.router) if kind == "Service" else None,
             )
         return created[f"Service {name}-{ROUTER_NAME}"]

@@ -15,7 +15,7 @@ from impact.drift import drift_of, reverted
 from impact.report import assess, text, two_steps
 from live import paths
 from live.api import Api, ApiRefusedError, ClusterError, Object
-from live.edits import Look, look, retire_autoscalers, revert
+from live.edits import Edit, Look, look, retire_autoscalers, revert
 from models.cluster import Cluster
 from models.stack import Stack
 from render import render_control_plane, render_namespace
@@ -55,6 +55,7 @@ async def _examine(stack: Stack, manager: str) -> Look:
     problems = [
         *(problem for edit in edits for problem in edit.problems),
         *_of_other_stacks(objects, manager),
+        *(_protected(edits, stack) if stack.cluster.protect else ()),
         *(problem for edit in edits if (problem := two_steps(assess(edit), pulumi.get_stack()))),
     ]
     if problems:
@@ -76,6 +77,19 @@ async def _read_shared(api: Api, cluster: Cluster) -> list[Object]:
 
     declared = [*render_control_plane(cluster), *map(render_namespace, cluster.namespaces)]
     return [item for item in await asyncio.gather(*map(seen, declared)) if item]
+
+
+def _protected(edits: Sequence[Edit], stack: Stack) -> Iterator[str]:
+    """What would go of a protected stack. Pulumi finds that only in a preview, and without one when others have gone already."""
+    for edit in edits:
+        is_declared = edit.deployment in stack.deployments and not edit.moved_to
+        gone = [item for item in edit.deleted if not is_declared or item["kind"] == "ModelRoute"]
+        if gone:
+            names = ", ".join(f"{item['kind']} {item['metadata']['name']}" for item in gone)
+            yield (
+                f"{edit.deployment}: {names} would be deleted, and cluster.protect is true\n"
+                "      -> declare it again; or set cluster.protect to false, without other edits, and run `pulumi up` once before"
+            )
 
 
 def _of_other_stacks(objects: Sequence[Object], manager: str) -> Iterator[str]:

@@ -117,7 +117,9 @@ class PDDeployment(pulumi.ComponentResource):
         self.register_outputs(self.summary())
 
     def _serving(self, deployment: Deployment, rendered: RenderedServing, cluster: Cluster) -> _Serving:
-        scripts = [self._child(f"{rendered.name}-{role}", item) for role, item in rendered.scripts.items()]
+        # Resources with their objects' names, which have the content in them: were it one resource that is replaced, an edit that
+        # fails and is taken back would have Pulumi create the first object anew and then delete it as the one that was replaced.
+        scripts = [self._child(item["metadata"]["name"], item) for item in rendered.scripts.values()]
         model_serving = self._child(rendered.name, rendered.model_serving, scripts, ignore_changes=_scaled(deployment))
         converging = Converging(self, model_serving, deployment, rendered, cluster)
         served = converging.served()

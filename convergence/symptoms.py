@@ -196,7 +196,7 @@ def _scheduling_remedy(reasons: list[str]) -> str:
         "taint": "tolerate the taint in podTemplate.spec.tolerations, or take it off the nodes",
         "affinity/selector": "label nodes, or change nodeSelector and affinity in podTemplate.spec",
         "volume": "the volume has to be reachable from a node that has room",
-        "free ports": "two pods with host network want one port: declare other ports, or keep them on different nodes",
+        "free ports": "with host network a node has one pod of a port, and all have theirs: free a node, or declare other ports",
         "unschedulable": "uncordon nodes",
     }
     fitting = [remedy for word, remedy in remedies.items() if any(word in reason for reason in reasons)]

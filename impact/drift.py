@@ -339,5 +339,5 @@ def _reason(found: Drift) -> str:
     when = f" at {found.time}" if found.time else ""
     who = f"{found.manager}{when}" if found.manager else "somebody"
     if found.now == found.after:
-        return f"added by {who}; `up` leaves it alone"
+        return f"added by {who}; it stays until something declared in this object changes"
     return _REASONS[found.kind].format(who=who)

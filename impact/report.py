@@ -59,11 +59,16 @@ def text(impacts: Sequence[Impact], free: Mapping[str, int] | None) -> str:
         free: extended resource -> what the cluster has left; None where nobody may read it
     """
     changing = [(impact, room) for impact, room in _with_room(impacts, free) if not impact.edit.is_nothing]
+    idle = [
+        f"{impact.edit.deployment} is as declared, and nothing of it serves: `pulumi up` says why\n"
+        for impact in impacts
+        if impact.edit.is_nothing and impact.edit.after and not impact.prediction.capacity_before.groups
+    ]
     if not changing:
-        return f"nothing to do: {_counted(len(impacts), 'deployment')} as declared\n"
+        return "".join([*idle, f"nothing to do: {_counted(len(impacts), 'deployment')} as declared\n"])
     blocks = ["\n".join(_block(impact, room)) for impact, room in changing]
     of_all = f"{len(changing)} of {_counted(len(impacts), 'deployment')} {'changes' if len(changing) == 1 else 'change'}"
-    return "\n\n".join([*blocks, of_all]) + "\n"
+    return "".join([*idle, "\n\n".join([*blocks, of_all]), "\n"])
 
 
 def as_json(impacts: Sequence[Impact], free: Mapping[str, int] | None) -> str:

@@ -325,7 +325,7 @@ def test_an_up_with_nothing_to_change_does_not_call_a_broken_deployment_well(con
     try:
         before = uids(converged.settled_pods())
         converged.kubectl("delete", "pod", f"{DEPLOYMENT}-0-decode-0-0", "--wait=false")
-        up(converged).names("3 times so far", "model-00001-of-00002.safetensors")
+        up(converged).names("model-00001-of-00002.safetensors")
     finally:
         for shard, moved in zip(shards, aside, strict=True):
             moved.rename(shard)
@@ -333,3 +333,15 @@ def test_an_up_with_nothing_to_change_does_not_call_a_broken_deployment_well(con
     pods = converged.settled_pods()
     assert all(is_ready(pod) for pod in pods.values())
     assert not set(uids(pods).values()) & set(before.values())
+
+
+def test_an_edit_that_fails_and_is_taken_back_leaves_the_pods_their_scripts(converged: Cluster) -> None:
+    converged.configure(f"deployments.{DEPLOYMENT}.decode.extraArgs[0]", "--no-such-flag")
+    up(converged).names("unrecognized arguments: --no-such-flag")
+    converged.declare()
+    assert up(converged).code == 0
+    volumes = [volume for pod in converged.settled_pods().values() for volume in pod["spec"]["volumes"]]
+    mounted = {volume["configMap"]["name"] for volume in volumes if "configMap" in volume}
+    there = {item["metadata"]["name"] for item in converged.objects("configmaps", "--namespace=default")}
+    assert len(mounted) == 2
+    assert mounted <= there

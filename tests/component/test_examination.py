@@ -47,7 +47,9 @@ class Cluster:
         return copy.deepcopy(self.objects.get(path))
 
     async def list(self, path: str, labels: str = "", fields: str = "") -> list[Object]:  # noqa: ARG002 - as the real one
-        return [copy.deepcopy(item) for known, item in self.objects.items() if known.startswith(f"{path}/")]
+        plural = path.rpartition("/")[2]
+        inside = f"{path}/" if "/namespaces/" in path else f"/{plural}/"
+        return [copy.deepcopy(item) for known, item in self.objects.items() if inside in known]
 
     async def apply(self, declared: Object, manager: str, *, dry_run: bool = False) -> Object:
         assert manager == OURS
@@ -209,3 +211,29 @@ def test_an_autoscaler_that_is_no_longer_declared_is_gone_before_the_numbers_are
         examine(stack(autoscaling=wanted) if wanted else stack())
         assert cluster.deleted == deleted
     assert said.warn == []
+
+
+@pytest.mark.parametrize(
+    ("deployment", "edit", "gone"),
+    [
+        ("renamed", {}, "deepseekv4-pd: ModelServing deepseekv4-pd"),
+        ("deepseekv4-pd", {"route": {"enabled": False}}, "deepseekv4-pd: ModelRoute deepseek-v4-bf27c42"),
+        ("deepseekv4-pd", {"engine": {"env": {"A": "1"}}}, ""),
+    ],
+)
+def test_of_a_protected_stack_no_deployment_and_no_route_goes_even_without_a_preview(
+    cluster: Cluster, said: Said, deployment: str, edit: dict[str, Any], gone: str
+) -> None:
+    in_a_run(preview=False)
+    for item in objects(stack()):
+        cluster.has(item)
+    protected, free = (read(stacks.config(deployment, cluster={"protect": protect}, **edit)) for protect in (True, False))
+    if gone:
+        with pytest.raises(RefusedEditError) as refused:
+            examine(protected)
+        assert gone in str(refused.value)
+        assert "set cluster.protect to false" in str(refused.value)
+    else:
+        examine(protected)
+    examine(free)
+    assert said.info == []

@@ -232,3 +232,13 @@ def test_a_protected_stack_protects_deployment_and_route_and_not_what_comes_and_
     assert protected == {"PDDeployment", "ModelRoute"}
     _, recording = deploy(build)
     assert not any(resource.protect for resource in recording.resources)
+
+
+def test_scripts_of_another_content_are_another_resource(deploy: Deploy) -> None:
+    # one resource that is replaced would be created anew, and then deleted as its own predecessor, when an edit is taken back
+    scripts = [
+        {resource.name for resource in deploy(lambda edit=edit: build(**edit))[1].of_kind("ConfigMap")}
+        for edit in ({}, {"decode": {"batching": {"maxNumSeqs": 24}}})
+    ]
+    assert len(scripts[0] & scripts[1]) == 1  # prefill's
+    assert len(scripts[0] | scripts[1]) == 3
