@@ -54,6 +54,9 @@ _NO_NODE = re.compile(
 )
 """the words about claims: kube-scheduler 1.34"""
 _FINDING = re.compile(r"(\d+) (.+)", re.DOTALL)
+NO_NODE_SECONDS = 60.0
+"""for somebody who is about to label a node: no pod that ends makes room on nodes that all don't match"""
+_NOWHERE = re.compile(r"0/(\d+) nodes are available: \1 node\(s\) didn't match Pod's node affinity/selector\b")
 _INSUFFICIENT = re.compile(r"Insufficient (\S+)")
 _BACK_OFF = re.compile(r'Back-off pulling image ".*?": (ErrImagePull: )?')
 
@@ -161,10 +164,12 @@ def _unscheduled(goal: Goal, pod: Object, *, freeing: bool) -> Iterator[Symptom]
         remedy = "whoever has set them has to take them away"
     else:
         problem, remedy = explain_scheduling(pod, condition.get("message", ""))
-    problem += f" (for more than {_span(goal.scheduling_timeout)})"
-    short = tuple(_INSUFFICIENT.findall((condition or {}).get("message", "").partition(". ")[0].replace(",", " ")))
+    message = (condition or {}).get("message", "")
+    patience = min(goal.scheduling_timeout, NO_NODE_SECONDS) if _NOWHERE.match(message) else goal.scheduling_timeout
+    problem += f" (for more than {_span(patience)})"
+    short = tuple(_INSUFFICIENT.findall(message.partition(". ")[0].replace(",", " ")))
     cause = Cause("unschedulable", _pod(goal, pod), problem, remedy, short)
-    yield Symptom(("unschedulable", uid(pod)), goal.scheduling_timeout, cause)
+    yield Symptom(("unschedulable", uid(pod)), patience, cause)
 
 
 def explain_scheduling(pod: Object, message: str) -> tuple[str, str]:

@@ -472,6 +472,11 @@ SHORT = (
             "nodeSelector",
         ),
         (
+            "0/4 nodes are available: 3 node(s) didn't match Pod's node affinity/selector, 1 Insufficient cpu.",
+            "3 of 4 nodes didn't match Pod's node affinity/selector",
+            "nodeSelector",
+        ),
+        (
             '0/4 nodes are available: persistentvolumeclaim "weights" not found.',
             'persistentvolumeclaim "weights" not found',
             "bound",
@@ -482,8 +487,9 @@ SHORT = (
 def test_a_pod_that_no_node_can_take_says_what_it_lacks(message: str, problem: str, remedy: str) -> None:
     pods = [*all_pods()[:2], unscheduled(pod(DECODE, pending(message)))]
     snapshot = seen(*pods, of=serving(**UNAVAILABLE))
-    assert isinstance(lasting(snapshot, 599), Waiting)
-    cause = only_cause(lasting(snapshot, 600))
+    patience = 60 if message.startswith("0/4 nodes are available: 4 node(s) didn't match") else 600
+    assert isinstance(lasting(snapshot, patience - 1), Waiting)
+    cause = only_cause(lasting(snapshot, patience))
     assert cause.kind == "unschedulable"
     assert cause.object == f"Pod default/{DECODE}"
     assert problem in cause.problem
