@@ -35,7 +35,7 @@ test-unit: $(READY) ## tests without a cluster, in seconds
 	@$(RUN) -m pytest tests --ignore=tests/cluster --numprocesses=auto
 
 test-cluster: $(READY) ## tests on a real local cluster of their own
-	@$(RUN) -m pytest tests/cluster --numprocesses=2 --dist=loadfile
+	@$(RUN) -m pytest tests/cluster --numprocesses=3 --dist=loadfile
 
 check: $(READY) ## lint, format and types
 	@$(VENV)/bin/ruff check .

@@ -235,7 +235,7 @@ def _containers(goal: Goal, pod: Object) -> Iterator[Symptom]:
             image = next((it["image"] for it in _specs(pod) if it["name"] == one["name"]), one.get("image", ""))
             # kubelet says in turn that pulling failed and that it waits until it pulls again
             problem = f"image {image} of {said.removeprefix('container ')}"
-            remedy = "correct the image (engine.version or engine.image), or give credentials in podTemplate.spec.imagePullSecrets"
+            remedy = "correct engine.version or engine.image, or give credentials in podTemplate.spec.imagePullSecrets"
             yield Symptom(("image", uid(pod), one["name"]), patience, Cause("image", _pod(goal, pod), problem, remedy))
         elif reason in _NO_CONTAINER:
             remedy = "make the Secret, ConfigMap or key that is missing, or correct its name in the stack file"
