@@ -187,7 +187,7 @@ def test_a_stuck_deployment_ends_the_wait_early_with_the_cause() -> None:
     api = FakeApi(after(5, first=loading(0), then=image))
     message = run_stuck(api)
     assert message.startswith("it can't become ready:\n  Pod default/pd-0-decode-0-0: image")
-    assert "\n      -> correct the image" in message
+    assert "\n      -> correct engine.version or engine.image" in message
     assert api.clock.passed < 10
 
 

@@ -504,7 +504,8 @@ def router(*pods: Object, **more: Any) -> Server:
 
 
 def router_pod(name: str, **metadata: Any) -> Object:
-    return {"metadata": {"name": name, **metadata}, "status": {"phase": "Running"}}
+    spec = {"containers": [{"args": ["--port=8080"]}]}
+    return {"metadata": {"name": name, **metadata}, "spec": spec, "status": {"phase": "Running"}}
 
 
 def views(api: Api) -> Awaitable[list[RouterView]]:
