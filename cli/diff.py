@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from cli.edits import UnreadableError, read_stack_edits
+from cli.edits import UnreadableError, define_arguments, read_stack_edits
 from impact.report import Impact, as_json, assess, text
 
 NOTHING, CHANGES, UNREADABLE = 0, 1, 2
@@ -35,9 +35,7 @@ FORMATS: Mapping[str, Callable[[Sequence[Impact], Mapping[str, int] | None], str
 def define(command: argparse.ArgumentParser) -> None:
     """Arguments and help."""
     command.description, command.epilog = HELP, HELP_MORE
-    command.add_argument("file", type=Path, metavar="STACKFILE", help="Pulumi.STACK.yaml")
-    command.add_argument("--format", choices=FORMATS, default="text")
-    command.set_defaults(run=lambda given: run(given.file, given.format))
+    define_arguments(command, FORMATS, run)
 
 
 def run(stack_file: Path, style: str) -> int:
@@ -47,7 +45,7 @@ def run(stack_file: Path, style: str) -> int:
         The exit code.
     """
     try:
-        edits, left, _ = read_stack_edits(stack_file)
+        edits, left, _ = read_stack_edits(stack_file, room=True)
     except UnreadableError as error:
         print(f"error: {error}", file=sys.stderr)
         return UNREADABLE

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 
-from cli.edits import UnreadableError, read_stack_edits
+from cli.edits import UnreadableError, define_arguments, read_stack_edits
 from impact.drift import Drift, drift_of
 
 NOTHING, DRIFTED, UNREADABLE = 0, 1, 2
@@ -33,9 +33,7 @@ exit code:
 def define(command: argparse.ArgumentParser) -> None:
     """Arguments and help."""
     command.description, command.epilog = HELP, HELP_MORE
-    command.add_argument("file", type=Path, metavar="STACKFILE", help="Pulumi.STACK.yaml")
-    command.add_argument("--format", choices=FORMATS, default="text")
-    command.set_defaults(run=lambda given: run(given.file, given.format))
+    define_arguments(command, FORMATS, run)
 
 
 def run(stack_file: Path, style: str) -> int:

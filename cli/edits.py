@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from catalog import CatalogError
 from cli.pulumi import Project, PulumiError
 from live.api import Api, ClusterError
-from live.edits import Edit, look
+from live.edits import Edit, read_edits, read_free
 from live.kubeconfig import KubeconfigError, read_kubeconfig
 from models.stack import Stack
 from render.ownership import field_manager
@@ -27,13 +28,20 @@ class StackEdits(NamedTuple):
 
     edits: tuple[Edit, ...]
     free: Mapping[str, int] | None
-    """extended resource -> number that no pod holds; None where nobody may read it"""
+    """extended resource -> number that no pod holds; None where nobody may read it, or has asked for it"""
     manager: str
     """field manager of the stack"""
 
 
-def read_stack_edits(stack_file: Path) -> StackEdits:
-    """Look at the cluster of ``Pulumi.STACK.yaml``.
+def define_arguments(command: argparse.ArgumentParser, formats: Iterable[str], run: Callable[[Path, str], int]) -> None:
+    """Arguments of a command that shows the edits of one stack file in one of ``formats``."""
+    command.add_argument("file", type=Path, metavar="STACKFILE", help="Pulumi.STACK.yaml")
+    command.add_argument("--format", choices=list(formats), default="text")
+    command.set_defaults(run=lambda given: run(given.file, given.format))
+
+
+def read_stack_edits(stack_file: Path, *, room: bool = False) -> StackEdits:
+    """Look at the cluster of ``Pulumi.STACK.yaml``; ``room``: also at what its nodes have left, for which all pods are read.
 
     Raises:
         UnreadableError: it, or the cluster, can't be read, or it has mistakes.
@@ -46,7 +54,7 @@ def read_stack_edits(stack_file: Path) -> StackEdits:
         stack = read(source.config, source)
         require_context(stack, read_kubeconfig().contexts, source)
         manager = field_manager(Project.around(stack_file.absolute().parent).name, named[1])
-        return asyncio.run(_read(stack, manager))
+        return asyncio.run(_read(stack, manager, room=room))
     except OSError as error:
         raise UnreadableError(f"{stack_file}: {error.strerror}") from error
     except CatalogError as error:
@@ -55,6 +63,7 @@ def read_stack_edits(stack_file: Path) -> StackEdits:
         raise UnreadableError(str(error)) from error
 
 
-async def _read(stack: Stack, manager: str) -> StackEdits:
+async def _read(stack: Stack, manager: str, *, room: bool) -> StackEdits:
     api = await Api.connect(stack.cluster.context)
-    return StackEdits(*await look(api, stack, manager), manager)
+    edits = await read_edits(api, stack, manager)
+    return StackEdits(edits, await read_free(api) if room else None, manager)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pulumi
 
-from components.kubernetes_object import KubernetesObject, wait_for
+from components.kubernetes_object import KubernetesObject
 from models.cluster import Cluster, ControlPlane, Router
 from render import ROUTER_NAME, render_control_plane
 
@@ -79,8 +80,10 @@ class KthenaControlPlane(pulumi.ComponentResource):
 
 def _service_readiness(router: Router) -> dict[str, str]:
     # Pulumi's own wait for a Service takes ten seconds more than needed (measured); the router's Deployment tells when it serves.
-    address = ["jsonpath={.status.loadBalancer.ingress[0]}"] if router.service_type == "LoadBalancer" else []
-    return wait_for(address, LOAD_BALANCER_SECONDS)
+    if router.service_type == "LoadBalancer":
+        address = json.dumps(["jsonpath={.status.loadBalancer.ingress[0]}"])
+        return {"pulumi.com/waitFor": address, "pulumi.com/timeoutSeconds": str(LOAD_BALANCER_SECONDS)}
+    return {"pulumi.com/skipAwait": "true"}
 
 
 def _url(control_plane: ControlPlane, spec: Mapping[str, Any] | None, status: Mapping[str, Any] | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any, TypeVar
@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 import pulumi
 
 from impact.drift import drift_of, reverted
-from impact.report import assess, text, two_steps
+from impact.report import Impact, assess, text, two_steps
 from live import paths
 from live.api import Api, ApiRefusedError, ClusterError, Object
-from live.edits import Edit, Look, look, retire_autoscalers, revert
+from live.edits import Edit, read_edits, read_free, retire_autoscalers, revert
 from models.cluster import Cluster
 from models.stack import Stack
 from render import render_control_plane, render_namespace
-from render.ownership import MANAGER, field_manager
+from render.ownership import MANAGER, annotation, field_manager
 
 T = TypeVar("T")
 
@@ -37,33 +37,34 @@ def examine(stack: Stack) -> None:
     """
     manager = field_manager(pulumi.get_project(), pulumi.get_stack())
     try:
-        edits, free = _in_thread(_examine(stack, manager))
+        impacts, free = _in_thread(_examine(stack, manager))
     except ClusterError as error:
         raise RefusedEditError(str(error)) from error
-    for line in reverted(drift_of(edits, manager)):
+    for line in reverted(drift_of([impact.edit for impact in impacts], manager)):
         pulumi.log.warn(line)
     if pulumi.runtime.is_dry_run():
-        pulumi.log.info(text([assess(edit) for edit in edits], free))
+        pulumi.log.info(text(impacts, free))
 
 
-async def _examine(stack: Stack, manager: str) -> Look:
-    """The edits and what they have room for; once nothing speaks against them, what must go first is gone."""
+async def _examine(stack: Stack, manager: str) -> tuple[list[Impact], Mapping[str, int] | None]:
+    """What the edits do, and in a preview what they have room for; before an `up` what must go first is gone afterwards."""
     api = await Api.connect(stack.cluster.context)
-    found, shared = await asyncio.gather(look(api, stack, manager), _read_shared(api, stack.cluster))
-    edits = found.edits
+    edits, shared = await asyncio.gather(read_edits(api, stack, manager), _read_shared(api, stack.cluster))
+    impacts = [assess(edit) for edit in edits]
     objects = [*shared, *(one.now for edit in edits for one in edit.objects if one.now)]
     problems = [
         *(problem for edit in edits for problem in edit.problems),
         *_of_other_stacks(objects, manager),
         *(_protected(edits, stack) if stack.cluster.protect else ()),
-        *(problem for edit in edits if (problem := two_steps(assess(edit), pulumi.get_stack()))),
+        *(problem for impact in impacts if (problem := two_steps(impact, pulumi.get_stack()))),
     ]
     if problems:
         raise RefusedEditError("\n".join(["nothing was changed:", *(f"  {problem}" for problem in problems)]))
-    if not pulumi.runtime.is_dry_run():
-        await retire_autoscalers(api, stack, manager)
-        await revert(api, edits, manager)
-    return found
+    if pulumi.runtime.is_dry_run():
+        return impacts, await read_free(api)
+    await retire_autoscalers(api, stack, manager)
+    await revert(api, edits, manager)
+    return impacts, None
 
 
 async def _read_shared(api: Api, cluster: Cluster) -> list[Object]:
@@ -97,8 +98,8 @@ def _of_other_stacks(objects: Sequence[Object], manager: str) -> Iterator[str]:
     found = defaultdict(list)
     for item in objects:
         metadata = item["metadata"]
-        other = (metadata.get("annotations") or {}).get(MANAGER, manager)
-        if other != manager:
+        other = annotation(item, MANAGER)
+        if other is not None and other != manager:
             found[other].append(" ".join([item["kind"], "/".join(filter(None, (metadata.get("namespace"), metadata["name"])))]))
     for other, names in found.items():
         yield (

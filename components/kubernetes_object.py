@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pulumi
@@ -38,10 +37,3 @@ def _token(rendered: Mapping[str, Any]) -> str:
     group_version = rendered["apiVersion"]
     core = "" if "/" in group_version else "core/"
     return f"kubernetes:{core}{group_version}:{rendered['kind']}"
-
-
-def wait_for(conditions: Sequence[str], seconds: float) -> dict[str, str]:
-    """Annotations that hold `up` until all ``conditions`` are true, ``seconds`` at most; without any it waits for nothing."""
-    if not conditions:
-        return {"pulumi.com/skipAwait": "true"}
-    return {"pulumi.com/waitFor": json.dumps(list(conditions)), "pulumi.com/timeoutSeconds": str(round(seconds))}

@@ -154,7 +154,7 @@ def _scaled(deployment: Deployment) -> list[str]:
     if scaling is None:
         return []
     return (["spec.replicas"] if scaling.groups else []) + [
-        f"spec.template.roles[{index}].replicas" for index, role in enumerate(ROLES) if scaling.role(role)
+        f"spec.template.roles[{ROLES.index(role)}].replicas" for role in scaling.scaled_roles
     ]
 
 

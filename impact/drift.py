@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from live.edits import Edit, with_scale_of
 from models.autoscaling import Autoscaling
 from render.names import CONTROLLER_NAME, ROUTER_NAME
-from render.ownership import DECLARED, writers
+from render.ownership import DECLARED, annotation, writers
 
 Object = dict[str, Any]
 Kind = Literal["human", "human or edit", "autoscaler", "other stack", "edit", "absent", "undeclared"]
@@ -82,7 +82,7 @@ def drift(
     name = _name(declared)
     if live is None or applied is None:
         return (Drift(name, "", None, None, "absent"),)
-    edited = _annotation(live, DECLARED) != _annotation(declared, DECLARED)
+    edited = annotation(live, DECLARED) != annotation(declared, DECLARED)
     sent, there, result = _comparable(declared), _comparable(live), _comparable(applied)
     differences = [
         difference
@@ -93,7 +93,7 @@ def drift(
     found = [told for difference in differences if (told := view.told(difference))]
     if edited and not any(one.reverted for one in found):
         # it takes away what nobody has, or what has been done by hand already
-        was, becomes = _annotation(live, DECLARED), _annotation(declared, DECLARED)
+        was, becomes = annotation(live, DECLARED), annotation(declared, DECLARED)
         found.append(Drift(name, _text(("metadata", "annotations", DECLARED)), was, becomes, "edit"))
     return (*found, *view.additions(there, sent))
 
@@ -307,10 +307,6 @@ def _comparable(item: Object) -> Object:
     kept = {key: value for key, value in annotations.items() if not key.startswith(_BOOKKEEPING)}
     rest = {key: value for key, value in item.items() if key != "status"}
     return {**rest, "metadata": {**metadata, **({"annotations": kept} if kept else {})}}
-
-
-def _annotation(item: Object, name: str) -> str | None:
-    return (item["metadata"].get("annotations") or {}).get(name)
 
 
 def _name(item: Object) -> str:

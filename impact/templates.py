@@ -14,6 +14,7 @@ from live.api import Object
 from live.pods import is_terminating, label
 from live.resources import requests
 from models.quantities import amount
+from render.deployment import template_of
 from render.names import REVISION_LABEL, ROLE_HASH_LABEL, ROLE_LABEL
 
 UNKNOWN = "new"
@@ -21,7 +22,6 @@ UNKNOWN = "new"
 
 _QUANTITIES = ("requests", "limits")
 _QUANTITY = ("divisor", "sizeLimit")
-_NOT_HASHED = ("replicas", "maxUnavailable")
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class _Known:
 
     def revision_of(self, roles: list[Object]) -> str:
         live = self.live["spec"]["template"]["roles"]
-        if (observed := observed_revision(self.live)) and [*map(_hashed, roles)] == [*map(_hashed, live)]:
+        if (observed := observed_revision(self.live)) and [*map(template_of, roles)] == [*map(template_of, live)]:
             return observed
         matching = (name for name, recorded in self.recorded.items() if _alike(recorded, roles))
         return next(matching, UNKNOWN)
@@ -105,7 +105,7 @@ class _Known:
         """The hash on pods that have this template; of a template without pods it is one that no pod has."""
         name = role["name"]
         live = next((one for one in self.live["spec"]["template"]["roles"] if one["name"] == name), None)
-        is_live = live is not None and _hashed(live) == _hashed(role)
+        is_live = live is not None and template_of(live) == template_of(role)
         for pod in self.pods:
             labels = pod["metadata"]["labels"]
             if labels.get(ROLE_LABEL) != name or is_terminating(pod) or ROLE_HASH_LABEL not in labels:
@@ -134,16 +134,12 @@ def _roles(controller_revision: Object) -> list[Object]:
     return found
 
 
-def _hashed(role: Object) -> Object:
-    return {key: value for key, value in role.items() if key not in _NOT_HASHED}
-
-
 def _alike(some: list[Object], others: list[Object]) -> bool:
     return [*map(_alike_key, some)] == [*map(_alike_key, others)]
 
 
 def _alike_key(role: Object) -> str:
-    return repr(_canonical(_hashed(role)))
+    return repr(_canonical(template_of(role)))
 
 
 def _canonical(value: Any, key: str = "") -> Any:

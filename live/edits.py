@@ -7,10 +7,9 @@ import copy
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from live import paths
-from live.api import Api, ApiRefusedError, Object
+from live.api import FORBIDDEN, Api, ApiRefusedError, Object
 from live.resources import read_room
 from live.snapshot import Snapshot, read_snapshots
 from models.autoscaling import Autoscaling
@@ -20,9 +19,9 @@ from models.stack import Stack
 from render import RenderedDeployment, render_deployment
 from render.deployment import serving_name
 from render.names import DEPLOYMENT_LABEL, MANAGED, selector
-from render.ownership import DECLARED, owned
+from render.ownership import DECLARED, annotation, owned, writers
 
-_FORBIDDEN, _NOT_FOUND = 403, 404
+_NOT_FOUND = 404
 _AT_ONCE = 20
 """requests; the API server's own fairness begins to queue a client beyond some dozens"""
 _OF_DEPLOYMENTS = (paths.model_servings, paths.model_servers, paths.model_routes, paths.autoscaling_policies)
@@ -43,7 +42,7 @@ class Compared:
     @property
     def is_edited(self) -> bool:
         """Whether it was declared anew since it was last applied."""
-        return self.now is None or _annotation(self.now, DECLARED) != _annotation(self.declared, DECLARED)
+        return self.now is None or annotation(self.now, DECLARED) != annotation(self.declared, DECLARED)
 
     @property
     def is_changed(self) -> bool:
@@ -84,24 +83,6 @@ class Edit:
         return tuple(f"{self.deployment}: the API server refuses {refusal}" for refusal in self.refusals)
 
 
-class Look(NamedTuple):
-    """What a stack would change, and what its cluster has room for."""
-
-    edits: tuple[Edit, ...]
-    free: Mapping[str, int] | None
-    """extended resource -> number that no pod holds; None where we may not read it"""
-
-
-async def look(api: Api, stack: Stack, manager: str) -> Look:
-    """The edits of a stack (:func:`read_edits`), and the room for them.
-
-    Raises:
-        ClusterError: the cluster does not answer, or does not let us read.
-    """
-    edits, cluster = await asyncio.gather(read_edits(api, stack, manager), _nodes_and_pods(api))
-    return Look(edits, read_room(*cluster).left if cluster else None)
-
-
 async def read_edits(api: Api, stack: Stack, manager: str) -> tuple[Edit, ...]:
     """The edits of a stack's deployments in its order, and then of those that it declares no more.
 
@@ -133,8 +114,8 @@ async def read_edits(api: Api, stack: Stack, manager: str) -> tuple[Edit, ...]:
     return (*edits, *await _leaving(api, stack, undeclared, answered))
 
 
-async def _nodes_and_pods(api: Api) -> tuple[list[Object], list[Object]] | None:
-    """All nodes and pods of the cluster; None where we may not read them.
+async def read_free(api: Api) -> Mapping[str, int] | None:
+    """Extended resource -> number that no pod holds; None where we may not read it.
 
     Raises:
         ClusterError: the cluster does not answer.
@@ -142,10 +123,10 @@ async def _nodes_and_pods(api: Api) -> tuple[list[Object], list[Object]] | None:
     try:
         nodes, pods = await asyncio.gather(api.list(paths.nodes()), api.list(paths.pods()))
     except ApiRefusedError as error:
-        if error.code == _FORBIDDEN:
+        if error.code == FORBIDDEN:
             return None
         raise
-    return nodes, pods
+    return read_room(nodes, pods).left
 
 
 async def revert(api: Api, edits: Iterable[Edit], manager: str) -> None:
@@ -181,7 +162,7 @@ async def retire_autoscalers(api: Api, stack: Stack, manager: str) -> None:
     lists = await asyncio.gather(*(api.list(paths.autoscaling_policies(one), selector(MANAGED)) for one in namespaces))
     for item in (item for items in lists for item in items):
         metadata = item["metadata"]
-        if (metadata["namespace"], metadata["name"]) in unscaled and manager in _managers(item):
+        if (metadata["namespace"], metadata["name"]) in unscaled and _has_written(manager, item):
             await api.delete(paths.of(item))
 
 
@@ -267,7 +248,7 @@ async def _undeclared(
         try:
             return await api.list(kind(), selector(MANAGED))
         except ApiRefusedError as error:
-            if error.code != _FORBIDDEN:
+            if error.code != FORBIDDEN:
                 raise
         # where we may not look at the whole cluster, in the namespaces that are left to the stack
         lists = await asyncio.gather(*(api.list(kind(namespace), selector(MANAGED)) for namespace in namespaces))
@@ -275,7 +256,7 @@ async def _undeclared(
 
     found = defaultdict(list)
     for item in (item for items in await asyncio.gather(*map(read, _OF_DEPLOYMENTS)) for item in items):
-        if paths.of(item) not in declared and manager in _managers(item):
+        if paths.of(item) not in declared and _has_written(manager, item):
             metadata = item["metadata"]
             found[metadata["namespace"], metadata["labels"].get(DEPLOYMENT_LABEL, "")].append(item)
     return found
@@ -328,8 +309,8 @@ def _unanswered(deleted: Iterable[Object], answered: Collection[str]) -> tuple[s
     return tuple(sorted({name for item in deleted if item["kind"] == "ModelRoute" for name in _answered(item)} - {*answered}))
 
 
-def _managers(item: Object) -> Iterable[str]:
-    return {entry.get("manager", "") for entry in item["metadata"].get("managedFields") or ()}
+def _has_written(manager: str, item: Object) -> bool:
+    return any(entry.get("manager") == manager for entry in writers(item))
 
 
 def with_scale_of(live: Object, declared: Object, scaling: Autoscaling) -> Object:
@@ -342,11 +323,6 @@ def with_scale_of(live: Object, declared: Object, scaling: Autoscaling) -> Objec
         if role["name"] in scaling.scaled_roles and role["name"] in of_role:
             role["replicas"] = of_role[role["name"]]
     return declared
-
-
-def _annotation(item: Object, name: str) -> str | None:
-    found: str | None = (item["metadata"].get("annotations") or {}).get(name)
-    return found
 
 
 def _content(item: Object) -> Object:

@@ -89,11 +89,16 @@ def serving_name(deployment: Deployment, cluster: Cluster) -> str:
     gang = deployment.scheduling.gang_policy
     fixed: list[Any] = [dump(gang)] if gang else []
     if deployment.rollout:
-        fixed += [[scripts(deployment, cluster, role), dump(_role(deployment, cluster, role, ""))] for role in ROLES]
-        for _, role in fixed[-len(ROLES) :]:
-            del role["replicas"]
-            role.pop("maxUnavailable", None)
+        fixed += [[scripts(deployment, cluster, role), template_of(dump(_role(deployment, cluster, role, "")))] for role in ROLES]
     return f"{deployment.name}-{content_hash(json.dumps(fixed, sort_keys=True))}"
+
+
+def template_of(role: Mapping[str, Any]) -> dict[str, Any]:
+    """A role less what makes no new revision of it.
+
+    Source: Kthena v1.0.0 pkg/model-serving-controller/utils/revision_util.go.
+    """
+    return {key: value for key, value in role.items() if key not in ("replicas", "maxUnavailable")}
 
 
 def _shares(deployment: Deployment, cluster: Cluster) -> dict[str, int]:

@@ -36,6 +36,12 @@ def declared_hash(rendered: Mapping[str, Any]) -> str:
     return content_hash(json.dumps(rendered, sort_keys=True))
 
 
+def annotation(item: Mapping[str, Any], name: str) -> str | None:
+    """Value of an annotation; None where the object has none of this name."""
+    found: str | None = (item["metadata"].get("annotations") or {}).get(name)
+    return found
+
+
 def writers(live: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Who has written fields of an object but for its status: entries of its ``managedFields``, the newest first."""
     entries = (entry for entry in live["metadata"].get("managedFields") or () if entry.get("subresource") != "status")
