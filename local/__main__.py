@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,10 @@ from models.deployment import Deployment
 from models.stack import Stack
 from rules import StackError, read_file
 
+NOBODYS = "127.255.255.254"
+"""an address of this machine where nobody listens who does not listen on all of them"""
+WEBHOOK_SERVICES = 8443
+"""port of the Services of Kthena's webhooks (render/control_plane.py)"""
 QUESTION = "Why are prefill and decode separated?"
 
 
@@ -46,11 +51,12 @@ def _parser() -> argparse.ArgumentParser:
 
     up = command(
         "up",
-        lambda given: _up(given.stack, given.config_file or CHECKOUT / f"Pulumi.{given.stack}.yaml", given.pods),
+        lambda given: _up(given.stack, given.config_file or CHECKOUT / f"Pulumi.{given.stack}.yaml", given.pods, given.cluster),
         "start the cluster, `pulumi up`, one chat request",
     )
     up.add_argument("--stack", default="dev")
     up.add_argument("--config-file", type=Path, help="stack file, if not Pulumi.STACK.yaml")
+    up.add_argument("--cluster", type=Path, default=cluster.DESCRIPTION, help="description, such as one of local/clusters")
     up.add_argument("--pods", choices=("processes", "simulated"), help="simulated: pods are objects only, for scale")
     command("down", lambda _: control_plane.down(_say), "stop all of it; objects and Pulumi state stay for the next up")
     command("clean", lambda _: _clean(locate()), "down, and forget objects, Pulumi state and logs")
@@ -66,10 +72,10 @@ def _say(message: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {message}", file=sys.stderr, flush=True)
 
 
-def _up(stack: str, config_file: Path, pods: str | None) -> None:
+def _up(stack: str, config_file: Path, pods: str | None, simulated: Path) -> None:
     begin = time.monotonic()
     declared = _declared(config_file)
-    description = cluster.load(pods=pods)
+    description = cluster.load(simulated, pods)
     program = pulumi.find(locate(), _say, config_file)
     control_plane.up(description, _say)
     program.select(stack)
@@ -77,7 +83,7 @@ def _up(stack: str, config_file: Path, pods: str | None) -> None:
     if dead:
         _say(f"released the stack's lock, which an ended pulumi (pid {dead[0]}) had left")
     if declared.cluster.control_plane.install:
-        _check_router_ports(declared.cluster.control_plane, program)
+        check_ports(declared.cluster.control_plane, program)
     _say(f"pulumi up, stack {stack}")
     program.run("up", "--yes", "--skip-preview", "--suppress-progress", "--stack", stack, capture=False)
     if dead:
@@ -101,18 +107,35 @@ def _declared(file: Path) -> Stack:
         return read_file(Path(os.path.relpath(file)))[0]
     except StackError as error:
         raise LocalError(str(error)) from error
+    except OSError as error:
+        raise LocalError(f"{file}: {error.strerror}") from error
 
 
-def _check_router_ports(control: ControlPlane, program: pulumi.Pulumi) -> None:
-    """Say in advance what would otherwise be a crash loop of the router."""
-    running = program.router_flags(control.namespace)
-    flags = {"port": ("--port", control.router.port), "debugPort": ("--debug-port", control.router.debug_port)}
-    taken = {key: port for key, (flag, port) in flags.items() if running.get(flag) != str(port) and not is_free("0.0.0.0", port)}
+def check_ports(control: ControlPlane, program: pulumi.Pulumi) -> None:
+    """Say in advance what would otherwise be a crash loop of router or controller, or webhooks that nobody reaches."""
+    router, controller = (program.flags(control.namespace, name) for name in ("kthena-router", "kthena-controller-manager"))
+    listen = {  # on all addresses
+        "router.port": (control.router.port, router.get("--port")),
+        "router.debugPort": (control.router.debug_port, router.get("--debug-port")),
+        "router.webhookPort": (control.router.webhook_port, router.get("--webhook-port")),
+        "controller.webhookPort": (control.controller.webhook_port, controller.get("--port")),
+    }
+    wanted = Counter([WEBHOOK_SERVICES, *(port for port, _ in listen.values())])
+    taken = {
+        key: port
+        for key, (port, running) in listen.items()
+        if wanted[port] > 1 or (running != str(port) and not is_free("0.0.0.0", port))
+    }
     if taken:
         raise LocalError(
-            f"the router is to listen on {' and '.join(map(str, taken.values()))}, in use on this machine already",
+            f"router and controller are to listen on {', '.join(map(str, taken.values()))}, in use on this machine already",
             'end what listens there, or choose others, after eval "$(make -s env)":'
-            + "".join(f"\n     pulumi config set --path 'kthena-pd:cluster.controlPlane.router.{key}' PORT" for key in taken),
+            + "".join(f"\n     pulumi config set --path 'kthena-pd:cluster.controlPlane.{key}' PORT" for key in taken),
+        )
+    if not is_free(NOBODYS, WEBHOOK_SERVICES):
+        raise LocalError(
+            f"a program listens on port {WEBHOOK_SERVICES} of all addresses of this machine, where Kthena's webhooks are reached",
+            f"end it, or let it listen on 127.0.0.1:{WEBHOOK_SERVICES} only",
         )
 
 

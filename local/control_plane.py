@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import shutil
 import stat
 import sys
@@ -22,22 +23,25 @@ from typing import Literal
 import httpx
 import yaml
 
-from local import container, processes, toolchain
+from local import container, processes, toolchain, volcano
 from local.api import STRATEGIC, Api, ApiError, Object, holds
 from local.cluster import Cluster, Node
 from local.errors import LocalError
 from local.pki import Pki
 from local.processes import Program
-from local.state import CHECKOUT, State, locate, network, ports
+from local.state import CHECKOUT, SERVICES, State, locate, network, ports
 
 CONTEXT = "kthena-pd-local"
 MANAGER = "kthena-pd-local"
 """field manager of what is applied here, and the label of the nodes that are"""
+CHART = CHECKOUT / "local" / "charts" / "kthena"
+"""where the stack files find Kthena's chart: a link to that of the toolchain"""
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+SERVICE_RANGE = "/apis/networking.k8s.io/v1/servicecidrs/kubernetes"
 NODE_LABEL = "kthena-pd.local/node"
 PORTS = ("etcd", "etcd-peer", "kube-apiserver")
-COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok", "kubelet")
-"""in the order of their start"""
+COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok", "kubelet", *volcano.PROGRAMS)
+"""in the order of their start; Volcano's only where the description asks for it"""
 READY_SECONDS = 90
 """a loaded two-core machine needs 15 s"""
 MOST_PATIENCE = {"etcd": 2.0, "kube-apiserver": 2.0, "kubelet": 15.0}
@@ -62,7 +66,7 @@ class Component:
 
 
 def up(description: Cluster, say: Callable[[str], None]) -> State:
-    """Bring the cluster up, or repair it: return when the API server, the nodes and the CRDs are ready.
+    """Bring the cluster up, or repair it: return when the API server and the nodes are ready.
 
     Args:
         description: what the cluster should be; ``say`` is told what is done
@@ -71,8 +75,9 @@ def up(description: Cluster, say: Callable[[str], None]) -> State:
         LocalError: something can't be built or started; the text names it, with the end of its log.
     """
     state = locate()
-    folders = toolchain.ensure(toolchain.CLUSTER_TOOLS, say)
+    folders = toolchain.ensure(tools(description), say)
     container.isolation()
+    link(CHART, folders["kthena"] / "charts" / "kthena")
     with state.lock():
         state.create()
         begin = time.monotonic()
@@ -86,6 +91,11 @@ def up(description: Cluster, say: Callable[[str], None]) -> State:
         took = f"{time.monotonic() - begin:.1f} s"
         say(f"local cluster ready in {took}: started {', '.join(started) or 'nothing, all of it runs'}")
     return state
+
+
+def tools(description: Cluster) -> list[toolchain.Tool]:
+    """Programs of the toolchain that a cluster needs."""
+    return [*toolchain.CLUSTER_TOOLS, *([toolchain.VOLCANO] if description.volcano else [])]
 
 
 def down(say: Callable[[str], None], state: State | None = None) -> None:
@@ -107,7 +117,8 @@ def status(state: State | None = None) -> list[Component]:
         known: Mapping[str, int] = json.loads((state.directory / "ports.json").read_text())
     except (FileNotFoundError, ValueError):
         known = {}
-    return [_component(state, name, known.get(name)) for name in COMPONENTS]
+    found = [_component(state, name, known.get(name)) for name in COMPONENTS]
+    return [one for one in found if one.pid or one.name not in volcano.PROGRAMS]
 
 
 def _component(state: State, name: str, port: int | None) -> Component:
@@ -132,26 +143,33 @@ async def _up(description: Cluster, folders: Mapping[str, Path], state: State, s
     chosen = ports(state.directory / "ports.json", PORTS, held)
     server = f"https://127.0.0.1:{chosen['kube-apiserver']}"
     _write_private(state.kubeconfig, kubeconfig(server, pki))
-    _write_private(state.scheduler, scheduler_configuration(state.kubeconfig))
+    _write_private(state.scheduler, scheduler_configuration(state.kubeconfig, description.npu_resources))
+    _write_private(state.volcano, volcano.configuration(description.npu_resources))
     _write_private(state.description, description.model_dump_json(by_alias=True, indent=2))
     _fill_hosts(state.hosts, description.nodes)
     wanted = {program.name: program for program in programs(folders, state, pki, chosen)}
+    for name in COMPONENTS:
+        if name not in wanted:
+            _stop(state, name)
 
     started = [name for name in ("etcd", "kube-apiserver") if _ensure(wanted[name], state)]
     if started:
         say(f"starting {' and '.join(started)}")
     async with Api.from_kubeconfig(state.kubeconfig) as api:
         await _until("kube-apiserver", lambda: _is_ready(api), state, {name: wanted[name] for name in ("etcd", "kube-apiserver")})
+        await check_service_range(api)
         if not _runs(wanted["kwok"], state):
             # kwok waits for the leases of an earlier kwok to run out before it does anything
             await api.request("DELETE", LEASES)
-        others = [name for name in COMPONENTS[2:] if _ensure(wanted[name], state)]
-        await asyncio.gather(_apply_nodes(api, description.nodes), _apply_crds(api, folders["kthena"]))
+        if description.volcano:
+            await volcano.apply_crds(api, folders["volcano"], MANAGER)
+        others = [name for name in list(wanted)[2:] if _ensure(wanted[name], state)]
+        await _apply_nodes(api, description.nodes)
         waits = {
-            "kube-apiserver": lambda: _crds_served(api, folders["kthena"]),
             "kwok": lambda: _nodes_ready(api, description.nodes),
             "kube-controller-manager": lambda: _accounts_made(api),
             "kubelet": lambda: _has_taken_charge(state),
+            **({volcano.SCHEDULER: lambda: volcano.is_ready(api)} if description.volcano else {}),
         }
         for name, ready in waits.items():
             await _until(name, ready, state, wanted)
@@ -212,7 +230,7 @@ def programs(folders: Mapping[str, Path], state: State, pki: Pki, chosen: Mappin
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={pki.service_accounts}",
             f"--service-account-signing-key-file={pki.service_accounts}",
-            "--service-cluster-ip-range=10.96.0.0/16",
+            f"--service-cluster-ip-range={SERVICES}",
             "--endpoint-reconciler-type=none",
             "--enable-priority-and-fairness=false",
             "--enable-garbage-collector=true",
@@ -237,11 +255,14 @@ def programs(folders: Mapping[str, Path], state: State, pki: Pki, chosen: Mappin
             "--node-lease-duration-seconds=40",
         ),
         "kubelet": (sys.executable, "-m", "local.kubelet", str(state.directory)),
+        **(volcano.commands(folders["volcano"], state.volcano, client) if "volcano" in folders else {}),
     }
     depends_on = {
         "etcd": "",
         "kube-apiserver": "",
         "kubelet": server + _digest([state.description, *_sources()]),
+        "kube-scheduler": server + _digest([state.scheduler]),
+        **({volcano.SCHEDULER: server + _digest([state.volcano])} if "volcano" in folders else {}),
     }
     own = {"kubelet": {"PYTHONPATH": str(CHECKOUT), "PYTHONDONTWRITEBYTECODE": "1"}}
     return [
@@ -269,12 +290,15 @@ def kubeconfig(server: str, pki: Pki) -> str:
     )
 
 
-def scheduler_configuration(kubeconfig_file: Path) -> str:
+def scheduler_configuration(kubeconfig_file: Path, npus: Iterable[str]) -> str:
     """Configuration of the scheduler (YAML): like clusters of accelerators, it fills one server before it begins another.
 
     Spread out, two small pods would leave no whole server for a large one.
+
+    Args:
+        npus: extended resources that stand for dies
     """
-    resources = [{"name": "huawei.com/ascend-1980", "weight": 1}]
+    resources = [{"name": name, "weight": 1} for name in npus]
     packing = {"scoringStrategy": {"type": "MostAllocated", "resources": resources}}
     return yaml.safe_dump(
         {
@@ -293,6 +317,15 @@ def scheduler_configuration(kubeconfig_file: Path) -> str:
         },
         sort_keys=False,
     )
+
+
+def link(name: Path, target: Path) -> None:
+    """Let ``name`` point to ``target``, for whoever looks at any moment."""
+    name.parent.mkdir(exist_ok=True)
+    new = name.with_name(f"{name.name}.{os.getpid()}")
+    new.unlink(missing_ok=True)
+    new.symlink_to(target)
+    new.replace(name)
 
 
 def _write_private(file: Path, text: str) -> None:
@@ -387,6 +420,20 @@ async def _is_ready(api: Api) -> bool:
         return False
 
 
+async def check_service_range(api: Api) -> None:
+    """Refuse objects of an earlier version of the cluster: its range stays what it was first, and nobody reached those Services.
+
+    Raises:
+        LocalError: with the remedy.
+    """
+    found = await api.get(SERVICE_RANGE)
+    if found and found["spec"]["cidrs"] != [SERVICES]:
+        raise LocalError(
+            f"the local cluster is of an earlier version: its Services are in {found['spec']['cidrs'][0]}, not in {SERVICES}",
+            "make clean, then make up: it is made anew, and the stack with it",
+        )
+
+
 async def _apply_nodes(api: Api, nodes: Iterable[Node]) -> None:
     """Make the nodes of the description, and remove those that were described before."""
     found = await api.request("GET", "/api/v1/nodes", parameters={"labelSelector": NODE_LABEL})
@@ -430,45 +477,6 @@ async def _apply_node(api: Api, node: Node) -> None:
     amounts = {"capacity": node.capacity, "allocatable": node.capacity}
     # kwok has a say in the status, too: a patch leaves its part alone
     await api.request("PATCH", f"{path}/status", {"status": {"addresses": addresses, **amounts}}, STRATEGIC)
-
-
-async def _apply_crds(api: Api, kthena: Path) -> None:
-    """Apply the CRDs of the Kthena release."""
-    files = _crd_files(kthena)
-    if not files:
-        raise LocalError(f"no CRDs in {kthena}", f"the cache is damaged: rm -r {kthena}, then make up")
-    await asyncio.gather(*(_apply_crd(api, _crd_name(file), file) for file in files))
-
-
-def _crd_files(kthena: Path) -> list[Path]:
-    return sorted(kthena.glob("charts/kthena/charts/*/crds/*.yaml"))
-
-
-def _crd_path(name: str) -> str:
-    return f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"
-
-
-def _crd_name(file: Path) -> str:
-    """``workload.serving.volcano.sh_modelservings.yaml`` -> ``modelservings.workload.serving.volcano.sh``."""
-    group, _, plural = file.stem.partition("_")
-    return f"{plural}.{group}"
-
-
-async def _apply_crd(api: Api, name: str, file: Path) -> None:
-    path = _crd_path(name)
-    content = file.read_bytes()
-    digest = hashlib.sha256(content).hexdigest()[:16]
-    found = await api.get(path)
-    if not found or found["metadata"].get("annotations", {}).get("kthena-pd.local/content") != digest:
-        # the file goes to the server as it is: parsing 1.4 MB of YAML in Python takes longer than all the rest of `up`
-        await api.apply(path, content, MANAGER)
-        mark = {"metadata": {"annotations": {"kthena-pd.local/content": digest}}}
-        await api.request("PATCH", path, mark, "application/merge-patch+json")
-
-
-async def _crds_served(api: Api, kthena: Path) -> bool:
-    crds = await asyncio.gather(*(api.get(_crd_path(_crd_name(file))) for file in _crd_files(kthena)))
-    return all(crd is not None and holds(crd, "Established") for crd in crds)
 
 
 async def _nodes_ready(api: Api, nodes: Iterable[Node]) -> bool:

@@ -102,11 +102,10 @@ class Pulumi:
             raise LocalError(f"kubectl {' '.join(arguments)} failed: {done.stderr.strip()}")
         return done.stdout
 
-    def router_flags(self, namespace: str) -> dict[str, str]:
-        """Flags of the router that is installed in ``namespace``; empty if there is none."""
-        query = f"get deployments --namespace={namespace} --selector=app.kubernetes.io/name=kthena-router"
-        listed = json.loads(self.kubectl(*query.split(), "--output=json"))["items"]
-        arguments = [argument for one in listed for argument in one["spec"]["template"]["spec"]["containers"][0]["args"]]
+    def flags(self, namespace: str, name: str) -> dict[str, str]:
+        """Flags of the Deployment ``name``'s program; empty if there is none."""
+        found = self.kubectl(*f"get deployment {name} --namespace={namespace} --ignore-not-found --output=json".split())
+        arguments = json.loads(found)["spec"]["template"]["spec"]["containers"][0]["args"] if found else []
         return {flag: value for flag, _, value in (argument.partition("=") for argument in arguments)}
 
     def free_dead_lock(self, stack: str) -> list[int]:

@@ -16,7 +16,10 @@ from typing import NamedTuple, Self
 from local.errors import LocalError
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-NETWORKS = range(1, 255)
+NETWORKS = range(1, 240)
+SERVICES = "127.240.0.0/12"
+"""range of the ClusterIPs, above all networks. Every cluster has the same, and takes addresses from it at random: among a
+million of them, two clusters hardly ever meet on one."""
 OVERRIDE = "KTHENA_PD_STATE"
 """environment variable that names another state directory, so that a second cluster can run beside the first"""
 MARK = "state of a local kthena-pd cluster\n"
@@ -58,6 +61,11 @@ class State:
     def scheduler(self) -> Path:
         """Configuration of the scheduler."""
         return self.directory / "kube-scheduler.yaml"
+
+    @property
+    def volcano(self) -> Path:
+        """Configuration of Volcano's scheduler."""
+        return self.directory / "volcano-scheduler.yaml"
 
     @property
     def pki(self) -> Path:
@@ -213,7 +221,7 @@ def network(file: Path, *, held: bool) -> int:
         remembered = int(file.read_text())
     except (FileNotFoundError, ValueError):
         remembered = 0
-    if remembered and (held or is_free(*network_holder(remembered))):
+    if remembered in NETWORKS and (held or is_free(*network_holder(remembered))):
         return remembered
     # in no order: clusters that are started at the same moment hold none yet
     candidates = random.sample(NETWORKS, len(NETWORKS))

@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -21,10 +22,12 @@ from local.cluster import Cluster
 from local.kubelet import devices, services
 from local.kubelet.addresses import Addresses
 from local.kubelet.containers import RETRY_SECONDS
+from local.kubelet.environment import REFERENCED
+from local.kubelet.forwarding import Forwarder
 from local.kubelet.pods import Node, Pod, clean
 from local.kubelet.probes import Prober
 from local.kubelet.server import identity, serve
-from local.kubelet.tasks import begin
+from local.kubelet.tasks import begin, log_defect
 from local.pki import Pki
 from local.state import State, network_holder
 
@@ -45,6 +48,7 @@ class Kubelet:
         self._pods: dict[str, Pod] = {}
         self._services: dict[str, Object] = {}
         self._with_endpoints: set[str] = set()
+        self._forwarder = Forwarder()
         self._balance = asyncio.Event()
         self._listed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -56,7 +60,14 @@ class Kubelet:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until ``stop``; then end every container."""
-        parts = (self._follow_pods, self._follow_services, self._give_addresses, self._report_charge)
+        parts: tuple[Callable[[], Awaitable[None]], ...] = (
+            self._follow_pods,
+            self._follow_services,
+            self._give_addresses,
+            self._forwarder.run,
+            self._report_charge,
+            *(partial(self._follow_contents, kind) for kind in REFERENCED),
+        )
         work = [asyncio.create_task(self._keep_up(part)) for part in parts]
         await stop.wait()
         for one in work:
@@ -107,7 +118,7 @@ class Kubelet:
         try:
             if uid not in self._pods:
                 pod = self._pods[uid] = Pod(found, self._node)
-                watcher = begin(self._forget_when_over(pod), _log_defect)
+                watcher = begin(self._forget_when_over(pod), log_defect)
                 self._tasks.add(watcher)
                 watcher.add_done_callback(self._tasks.discard)
             self._pods[uid].update(found)
@@ -148,6 +159,13 @@ class Kubelet:
                 self._services[found["metadata"]["uid"]] = found
             self._balance.set()
 
+    async def _follow_contents(self, kind: str) -> None:
+        """Tell pods when a ConfigMap or Secret that they refer to has changed, or may have."""
+        async for event, found in self._node.api.follow(f"/api/v1/{REFERENCED[kind]}"):
+            for pod in self._pods.values():
+                if event == "LIST" or pod.refers_to(kind, found):
+                    pod.outdated.set()
+
     async def _give_addresses(self) -> None:
         machine = HOSTS.read_text().rstrip("\n") + "\n" if HOSTS.exists() else ""
         self._balance.set()
@@ -155,6 +173,7 @@ class Kubelet:
             await self._balance.wait()
             self._balance.clear()
             pods = [pod.object for pod in self._pods.values()]
+            self._forwarder.want(services.forwards(self._services.values(), pods))
             self._give_names(machine + services.host_names(self._services.values(), pods))
             # services come and go while requests are answered
             for uid, service in list(self._services.items()):
@@ -196,10 +215,6 @@ class Kubelet:
                 asyncio.get_running_loop().call_later(RETRY_SECONDS, self._balance.set)
             return False
         return True
-
-
-def _log_defect(error: BaseException) -> None:
-    log.error("a defect of the local kubelet", exc_info=error)
 
 
 async def main(directory: Path) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from local.api import Object
 from local.kubelet import StartError
 
+REFERENCED = {"ConfigMap": "configmaps", "Secret": "secrets"}
+"""kinds that a pod's containers and volumes refer to, and how the API's paths name them"""
 Reference = tuple[str, str]
 """kind (``ConfigMap`` or ``Secret``) and name, in the pod's namespace"""
 Objects = Mapping[Reference, Object | None]

@@ -22,7 +22,7 @@ from local.container import Mount
 from local.kubelet import ERR_IMAGE_PULL, StartError, devices, volumes
 from local.kubelet.addresses import Addresses
 from local.kubelet.containers import RETRY_SECONDS, TERMINATION_LOG, Container, now
-from local.kubelet.environment import Objects, environment, expand, references
+from local.kubelet.environment import REFERENCED, Objects, environment, expand, references
 from local.kubelet.events import Notice, event
 from local.kubelet.probes import Prober
 from local.kubelet.services import is_ready
@@ -69,12 +69,15 @@ class Pod:
         """its status is the kubelet's own, no longer that of an earlier one"""
         self.over = asyncio.Event()
         """its containers have ended, and its object is gone"""
+        self.outdated = asyncio.Event()
+        """something that its volumes are filled from has changed"""
         self._node = node
         self._path = f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
         self._changed, self._gone = asyncio.Event(), asyncio.Event()
         self._changed.set()
         self._initialized = False
         self._placed: dict[str, Path] = {}
+        self._issued: dict[volumes.Token, str] = {}
         self._transitions: dict[str, tuple[str, str]] = {}
         self._told: dict[Notice, float] = {}
         self._sent: Object = {}
@@ -110,7 +113,7 @@ class Pod:
 
     def _complete(self, found: Object) -> Object:
         """Its object with what only the kubelet knows for sure: an event that comes late lacks it."""
-        metadata, given = found["metadata"], {devices.ANNOTATION: devices.names(self._dies)} if self._dies else {}
+        metadata, given = found["metadata"], devices.left_on(found, self._dies)
         return {
             **found,
             "metadata": {**metadata, "annotations": {**(metadata.get("annotations") or {}), **given}},
@@ -148,6 +151,11 @@ class Pod:
             self._ending = True
             self._spawn(self._end(0))
 
+    def refers_to(self, kind: str, found: Object) -> bool:
+        """Whether a container or volume of it is filled from the object, of that kind, which was ``found``."""
+        metadata = found["metadata"]
+        return metadata["namespace"] == self.namespace and (kind, metadata["name"]) in references(self.object)
+
     def container(self, name: str) -> Container | None:
         """Its container or init container of that name, None if it has none."""
         return next((one for one in self._main + self._init if one.name == name), None)
@@ -163,11 +171,16 @@ class Pod:
     # its life
 
     async def _live(self) -> None:
-        if not all(self._is_simulated(one) for one in self._init + self._main):
-            for one in self._init + self._main:
-                one.directory.mkdir(parents=True, exist_ok=True)
-            await self._give_devices()
-            await self._prepare_volumes()
+        if all(self._is_simulated(one) for one in self._init + self._main):
+            await self._run_containers()
+            return
+        for one in self._init + self._main:
+            one.directory.mkdir(parents=True, exist_ok=True)
+        await self._give_devices()
+        await self._prepare_volumes()
+        await asyncio.gather(self._run_containers(), self._refresh_volumes())
+
+    async def _run_containers(self) -> None:
         sidecars = []
         for one in self._main if self._init else []:
             one.wait_for("PodInitializing")
@@ -198,9 +211,9 @@ class Pod:
         host = self._node.state.hosts / self.object["spec"]["nodeName"]
         while True:
             try:
-                objects = await self._objects()
-                issued = {token: await self._issue(token) for token in volumes.tokens(self.object)}
-                given = volumes.Given(self.object, objects, issued)
+                self.outdated.clear()  # a change while the volumes are filled is one more
+                self._issued = {token: await self._issue(token) for token in volumes.tokens(self.object)}
+                given = volumes.Given(self.object, await self._objects(), self._issued)
                 self._placed = volumes.prepare(given, self.directory / "volumes", host)
                 return
             except StartError as error:  # only the event tells: a container's state says nothing of volumes
@@ -210,6 +223,21 @@ class Pod:
             for one in self._init + self._main:
                 one.wait_for("ContainerCreating")
             await asyncio.sleep(RETRY_SECONDS)
+
+    async def _refresh_volumes(self) -> None:
+        """Write what has changed of the ConfigMaps and Secrets into the volumes of the running containers."""
+        while True:
+            await self.outdated.wait()
+            self.outdated.clear()
+            try:
+                given = volumes.Given(self.object, await self._objects(), self._issued)
+                volumes.refresh(given, self.directory / "volumes")
+            except StartError as error:  # what is gone now stays in the volume
+                log.info("%s/%s: %s", self.namespace, self.name, error.message)
+            except (httpx.HTTPError, ApiError, OSError) as error:
+                log.info("%s/%s: volumes: %s", self.namespace, self.name, error)
+                self.outdated.set()
+                await asyncio.sleep(RETRY_SECONDS)
 
     async def _give_devices(self) -> None:
         count = devices.wanted(self.object)
@@ -225,7 +253,7 @@ class Pod:
                 for one in self._init + self._main:
                     one.wait_for("UnexpectedAdmissionError", str(error))
                 await asyncio.sleep(RETRY_SECONDS)
-        patch = {"metadata": {"uid": self.uid, "annotations": {devices.ANNOTATION: devices.names(self._dies)}}}
+        patch = {"metadata": {"uid": self.uid, "annotations": devices.left_on(self.object, self._dies)}}
         while self._dies:
             try:
                 await self._node.api.request("PATCH", self._path, patch, MERGE)
@@ -236,10 +264,9 @@ class Pod:
 
     async def _objects(self) -> Objects:
         """What the pod refers to, as it is now."""
-        plural = {"ConfigMap": "configmaps", "Secret": "secrets"}
         found = {}
         for kind, name in references(self.object):
-            path = f"/api/v1/namespaces/{self.namespace}/{plural[kind]}/{name}"
+            path = f"/api/v1/namespaces/{self.namespace}/{REFERENCED[kind]}/{name}"
             found[kind, name] = await self._node.api.get(path)
         return found
 
@@ -314,6 +341,7 @@ class Pod:
             "LOCAL_CONTAINER_DIRECTORY": str(directory),
             "LOCAL_PYTHON": sys.executable,
             **({"LOCAL_NPUS": str(npus)} if npus else {}),
+            **devices.variables(spec, self._dies),
         }
 
     # its end

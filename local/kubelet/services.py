@@ -1,18 +1,26 @@
-"""Services: those of type LoadBalancer get the machine's own address, headless ones a name, and all get Endpoints.
+"""Services: ClusterIPs are forwarded, those of type LoadBalancer get the machine's own address, headless ones a name.
 
 ``http://127.0.0.1:<port>`` reaches a pod that listens on all addresses wherever the Service's port is its target port, as
 with Kthena's router. The API does not allow loopback addresses in Endpoints, and nothing here reads them; but Pulumi waits
-for the Endpoints of a Service to exist and to hold still. So they exist, and are empty. There is no cluster DNS: containers
-find headless Services, such as those that Kthena makes for entry pods, in their ``/etc/hosts``.
+for the Endpoints of a Service to exist and to hold still. So all Services have some, which are empty. There is no cluster
+DNS: containers find headless Services, such as those that Kthena makes for entry pods, in their ``/etc/hosts``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from local.api import Object, holds
 
 LOCALHOST = "127.0.0.1"
+
+
+class Address(NamedTuple):
+    """Where something listens."""
+
+    host: str
+    port: int
 
 
 def wants_address(service: Object) -> bool:
@@ -57,6 +65,33 @@ def host_names(services: Iterable[Object], pods: Iterable[Object]) -> str:
 def address(service: Object, pods: Iterable[Object]) -> str:
     """Address that ``service`` should have: the machine's own once a pod is ready, and from then on for ever."""
     return LOCALHOST if any(_selects(service, pod) and is_ready(pod) for pod in pods) else current(service)
+
+
+def forwards(services: Iterable[Object], pods: Iterable[Object]) -> dict[Address, tuple[Address, ...]]:
+    """For every TCP port of every ClusterIP, where the ready pods of its Service listen; left out where there are none."""
+    pods = [pod for pod in pods if is_ready(pod)]
+    result: dict[Address, tuple[Address, ...]] = {}
+    for service in services:
+        host = service["spec"].get("clusterIP", "None")
+        serving = [pod for pod in pods if host not in ("", "None") and _selects(service, pod)]
+        for port in service["spec"].get("ports") or []:
+            if port.get("protocol", "TCP") == "TCP":
+                targets = [Address(pod["status"]["podIP"], number) for pod in serving if (number := _target(port, pod))]
+                result |= {Address(host, port["port"]): tuple(targets)} if targets else {}
+    return result
+
+
+def _target(port: Object, pod: Object) -> int | None:
+    """The port of ``pod`` that the Service's ``port`` stands for, None if it has none of that name."""
+    wanted = port.get("targetPort", port["port"])
+    if isinstance(wanted, int):
+        return wanted
+    spec = pod["spec"]
+    declared = [
+        one for container in [*spec["containers"], *(spec.get("initContainers") or [])] for one in container.get("ports") or []
+    ]
+    found = (one["containerPort"] for one in declared if one.get("name") == wanted and one.get("protocol", "TCP") == "TCP")
+    return next(found, None)
 
 
 def _selects(service: Object, pod: Object) -> bool:

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+
+def log_defect(error: BaseException) -> None:
+    """Tell of an exception that nobody foresaw."""
+    log.error("a defect of the local kubelet", exc_info=error)
 
 
 def begin(work: Coroutine[Any, Any, T], failed: Callable[[BaseException], None]) -> asyncio.Task[T]:

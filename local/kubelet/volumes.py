@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import stat
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +16,8 @@ from local.kubelet import StartError
 from local.kubelet.environment import Objects, expand, field, values
 
 DEFAULT_MODE = 0o644
+DATA = "..data"
+"""link in a volume to what it holds now"""
 Token = tuple[str, int]
 """audience (empty: the API server) and lifetime in seconds of a service account's token"""
 
@@ -101,15 +106,48 @@ def _failed(volume: str, why: str) -> StartError:
 
 
 def write(directory: Path, contents: Mapping[str, File]) -> None:
-    """Write the files of a volume into ``directory``, which is made if it is missing."""
+    """Fill a volume, ``directory``, with files, and with no others: all of them at once for who reads them.
+
+    They are in a hidden directory that the link ``..data`` points to, and links in the volume point to them through it: as
+    in a real kubelet, what is mounted of a volume (``subPath``) keeps what it was mounted with.
+    """
     directory.mkdir(parents=True, exist_ok=True)
+    if read(directory) != dict(contents):
+        _swap(directory, contents)
+    names = {Path(path).parts[0] for path in contents}
+    for entry in directory.iterdir():
+        if not entry.name.startswith("..") and entry.name not in names:
+            entry.unlink()
+    for name in names:
+        if not (directory / name).is_symlink():
+            (directory / name).symlink_to(f"{DATA}/{name}")
+
+
+def _swap(directory: Path, contents: Mapping[str, File]) -> None:
+    """Let ``..data`` point to a new directory with the files, and remove what it pointed to."""
+    old = [entry for entry in directory.glob("..?*") if entry.name != DATA]
+    made = Path(tempfile.mkdtemp(prefix="..", dir=directory))
+    made.chmod(0o755)
     for path, file in contents.items():
-        target = directory / path
+        target = made / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.unlink(missing_ok=True)
         with os.fdopen(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600), "wb") as opened:
             opened.write(file.content)
         target.chmod(file.mode)
+    (made / DATA).symlink_to(made.name)
+    (made / DATA).replace(directory / DATA)
+    for entry in old:
+        shutil.rmtree(entry)
+
+
+def read(directory: Path) -> dict[str, File]:
+    """Files of a volume that was written, by their paths in it."""
+    data = directory / DATA
+    return {
+        str(file.relative_to(data)): File(file.read_bytes(), stat.S_IMODE(file.stat().st_mode))
+        for file in data.glob("**/*")
+        if file.is_file()
+    }
 
 
 _CHECKS: dict[str, Callable[[Path], bool]] = {
@@ -167,6 +205,18 @@ def prepare(given: Given, directory: Path, host: Path) -> dict[str, Path]:
             raise _failed(name, f"{kind} volumes are not supported by the local cluster")
         result[name] = here
     return result
+
+
+def refresh(given: Given, directory: Path) -> None:
+    """Write what has changed into the volumes in ``directory`` that the kubelet fills.
+
+    Raises:
+        StartError: something that a volume needs no longer exists.
+    """
+    for volume in given.pod["spec"].get("volumes") or []:
+        contents = files(volume, given)
+        if contents is not None:
+            write(directory / volume["name"], contents)
 
 
 def mounts(container: Object, pod: Object, placed: Mapping[str, Path], environment: Mapping[str, str]) -> list[Mount]:

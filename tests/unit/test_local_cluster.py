@@ -91,7 +91,7 @@ def test_router_and_controller_run_even_where_pods_are_simulated() -> None:
         ("nodes: []\nnode: 1", "node: Extra inputs"),
         ("{}", "nodes: Field required"),
         ("a: [", "is not YAML"),
-        ("[1]", "valid dictionary"),
+        ("[1]", "no mapping"),
     ],
 )
 def test_a_description_that_does_not_fit_names_the_place(tmp_path: Path, text: str, complaint: str) -> None:
@@ -101,14 +101,52 @@ def test_a_description_that_does_not_fit_names_the_place(tmp_path: Path, text: s
         load(file)
 
 
+def test_a_description_goes_over_the_one_that_it_extends_key_by_key_and_lists_are_whole(tmp_path: Path) -> None:
+    base = "pods: simulated\nfiles: {/a: base, /b: base}\nnodes: [{name: x, capacity: {}}, {name: y, capacity: {}}]"
+    (tmp_path / "base.yaml").write_text(base)
+    (tmp_path / "clusters").mkdir()
+    file = tmp_path / "clusters" / "own.yaml"
+    file.write_text("extends: ../base.yaml\nfiles: {/b: own}\nnodes: [{name: z, capacity: {}, files: {/c: z}}]")
+    (node,) = load(file).nodes
+    assert (load(file).pods, node.name, node.files) == ("simulated", "z-0", {"/a": "base", "/b": "own", "/c": "z"})
+
+
+def test_a_description_that_is_extended_by_mistake_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text("extends: none.yaml")
+    with pytest.raises(LocalError, match=r"none\.yaml: No such file"):
+        load(file)
+
+
+@pytest.mark.parametrize("file", sorted((stacks.ROOT / "local" / "clusters").glob("*.yaml")), ids=lambda file: file.stem)
+def test_the_other_descriptions_differ_from_the_default_in_their_servers_or_programs_only(file: Path) -> None:
+    default, other = load(), load(file)
+    assert other.images == default.images
+    assert {node.files["/etc/hccn.conf"] for node in other.nodes} == {default.files["/etc/hccn.conf"]}
+    assert (other.node_groups, other.volcano) != (default.node_groups, default.volcano)
+
+
+def test_memory_and_cores_of_dies_are_no_dies() -> None:
+    capacity = {
+        "cpu": "1",
+        "huawei.com/Ascend910B4-1": "8",
+        "huawei.com/Ascend910B4-1-memory": "1",
+        "huawei.com/Ascend910B3-core": "1",
+    }
+    cluster = Cluster.model_validate({"nodes": [{"name": "n", "capacity": capacity}]})
+    assert cluster.npu_resources == ("huawei.com/Ascend910B4-1",)
+
+
 def test_a_wrong_switch_names_what_it_could_be() -> None:
     with pytest.raises(LocalError, match="'processes' or 'simulated'"):
         load(pods="fake")
 
 
-def test_a_missing_description_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(LocalError, match="is missing"):
-        load(tmp_path / "none.yaml")
+def test_a_description_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe")
+    for name, complaint in (("none.yaml", "No such file"), (".", "Is a directory"), ("binary.yaml", "is not YAML")):
+        with pytest.raises(LocalError, match=complaint):
+            load(tmp_path / name)
 
 
 def test_the_local_cluster_has_as_many_servers_as_the_example_stacks_count_on() -> None:

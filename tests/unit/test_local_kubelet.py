@@ -16,7 +16,8 @@ from local.kubelet.containers import Container
 from local.kubelet.environment import environment, expand, field, references
 from local.kubelet.pods import phase
 from local.kubelet.probes import Prober, port_number, schedule, verdicts
-from local.kubelet.volumes import File, Given, files, host_path, mounts, prepare, tokens, write
+from local.kubelet.services import Address
+from local.kubelet.volumes import File, Given, files, host_path, mounts, prepare, refresh, tokens, write
 from local.logs import find
 
 Json = dict[str, Any]
@@ -220,6 +221,48 @@ def test_files_are_written_with_their_modes_and_over_earlier_ones(tmp_path: Path
     assert (tmp_path / "v/a/b").stat().st_mode & 0o777 == 0o755
 
 
+def contents(directory: Path) -> dict[str, str]:
+    """What a container finds in a volume: the files that are not hidden."""
+    return {file.name: file.read_text() for file in directory.iterdir() if not file.name.startswith("..")}
+
+
+def test_a_volume_that_is_written_anew_holds_what_is_in_it_now_and_nothing_else(tmp_path: Path) -> None:
+    write(tmp_path, {"stays": File(b"1"), "goes": File(b"1")})
+    write(tmp_path, {"stays": File(b"2"), "comes": File(b"2")})
+    assert contents(tmp_path) == {"stays": "2", "comes": "2"}
+    write(tmp_path, {})
+    assert contents(tmp_path) == {}
+    assert len(list(tmp_path.iterdir())) == 2, "old directories are left behind"
+
+
+def test_files_of_a_volume_are_replaced_together_and_not_at_all_where_nothing_has_changed(tmp_path: Path) -> None:
+    pair = {"tls.crt": File(b"old"), "tls.key": File(b"old")}
+    write(tmp_path, pair)
+    before = (tmp_path / "..data").readlink()
+    write(tmp_path, pair)
+    assert (tmp_path / "..data").readlink() == before
+    with (tmp_path / "tls.key").open() as opened:
+        write(tmp_path, dict.fromkeys(pair, File(b"new")))
+        assert opened.read() == "old", "a file that is read is written over"
+    assert {(tmp_path / name).resolve().parent for name in pair} == {(tmp_path / "..data").resolve()}
+    assert contents(tmp_path) == {"tls.crt": "new", "tls.key": "new"}
+
+
+def test_a_volume_whose_links_were_not_made_any_more_is_completed(tmp_path: Path) -> None:
+    write(tmp_path, {"a": File(b"1")})
+    (tmp_path / "a").unlink()
+    write(tmp_path, {"a": File(b"1")})
+    assert contents(tmp_path) == {"a": "1"}
+
+
+def test_only_volumes_that_the_kubelet_fills_are_refreshed(tmp_path: Path) -> None:
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "scratch" / "of-the-container").write_text("")
+    refresh(given({"name": "scratch", "emptyDir": {}}, {"name": "v", "configMap": {"name": "scripts"}}), tmp_path)
+    assert contents(tmp_path / "scratch").keys() == {"of-the-container"}
+    assert contents(tmp_path / "v").keys() == {"prefill.sh", "SIZE", "blob"}
+
+
 @pytest.mark.parametrize(
     ("path", "kind", "fits"),
     [
@@ -392,6 +435,48 @@ def test_only_pods_that_a_headless_service_selects_and_publishes_are_known_by_it
     assert services.host_names([service(app="e"), headless()], pods) == ""
 
 
+def webhook(**spec: Any) -> Json:
+    """A Service as that of a webhook."""
+    ports = [{"port": 8443, "targetPort": "webhook"}]
+    metadata = {"name": "webhook", "namespace": "kthena-system", "uid": "w"}
+    return {"metadata": metadata, "spec": {"clusterIP": "127.240.0.7", "selector": {"app": "r"}, "ports": ports, **spec}}
+
+
+def listening(address: str, *ports: Json, ready: bool = True) -> Json:
+    return {
+        **pod("p", address, ready=ready, app="r"),
+        "spec": {"containers": [{"name": "c"}, {"name": "d", "ports": list(ports)}]},
+    }
+
+
+NAMED = {"name": "webhook", "containerPort": 9443}
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({}, {("127.240.0.7", 8443): (("127.1.0.1", 9443), ("127.1.0.2", 9444))}),
+        ({"ports": [{"port": 80, "targetPort": 9}]}, {("127.240.0.7", 80): (("127.1.0.1", 9), ("127.1.0.2", 9))}),
+        ({"ports": [{"port": 80}]}, {("127.240.0.7", 80): (("127.1.0.1", 80), ("127.1.0.2", 80))}),
+        ({"ports": [{"port": 80, "targetPort": "no-such-name"}]}, {}),
+        ({"ports": [{"port": 53, "protocol": "UDP"}]}, {}),
+        ({"selector": {"app": "other"}}, {}),
+        ({"selector": None}, {}),
+        ({"clusterIP": "None"}, {}),
+        ({"type": "ExternalName", "clusterIP": "", "ports": None}, {}),
+    ],
+)
+def test_the_ports_of_a_cluster_ip_lead_to_the_ports_of_the_pods_that_are_ready(
+    spec: Json, expected: dict[Address, tuple[Address, ...]]
+) -> None:
+    pods = [
+        listening("127.1.0.1", NAMED),
+        listening("127.1.0.2", {**NAMED, "protocol": "UDP"}, {**NAMED, "containerPort": 9444}),
+        listening("127.1.0.3", NAMED, ready=False),
+    ]
+    assert services.forwards([webhook(**spec)], pods) == expected
+
+
 def test_a_service_with_a_selector_gets_endpoints_that_it_owns() -> None:
     made = services.endpoints(service(app="r"))
     assert made is not None
@@ -493,6 +578,45 @@ def test_a_pod_says_which_dies_it_has_in_the_device_plugins_annotation() -> None
     assert devices.given({"metadata": {}, "spec": {}}) == []
     strange = "Ascend910-, Ascend310-1,Ascend910-x,,Ascend910-2"
     assert devices.given({"metadata": {"annotations": {devices.ANNOTATION: strange}}}) == [2]
+    assert devices.given({"metadata": {"annotations": {"huawei.com/Ascend910C": "mine"}}}) == []
+
+
+def asking(resource: str) -> Json:
+    """A pod with one container that asks for two dies, and what HAMi's webhook adds to it."""
+    limits = {resource: "2", "huawei.com/Ascend910C-memory": "65536", "huawei.com/Ascend910C-core": "100", "cpu": "1"}
+    return {"metadata": {}, "spec": {"containers": [{"name": "c", "resources": {"limits": limits}}]}}
+
+
+@pytest.mark.parametrize(
+    ("resource", "annotations", "variables"),
+    [
+        ("huawei.com/ascend-1980", {"huawei.com/AscendReal": "Ascend910-3,Ascend910-11"}, {}),
+        ("huawei.com/Ascend910", {"huawei.com/AscendReal": "Ascend910-3,Ascend910-11"}, {"ASCEND_VISIBLE_DEVICES": "3,11"}),
+        (
+            "huawei.com/Ascend910C",
+            {"huawei.com/Ascend910C": '[{"UUID": "simulated-3"}, {"UUID": "simulated-11"}]'},
+            {"ASCEND_VISIBLE_DEVICES": "3,11"},
+        ),
+        (
+            "huawei.com/Ascend910B4-1",
+            {"huawei.com/Ascend910B4-1": '[{"UUID": "simulated-3"}, {"UUID": "simulated-11"}]'},
+            {"ASCEND_VISIBLE_DEVICES": "3,11"},
+        ),
+    ],
+)
+def test_each_device_plugin_tells_a_pods_dies_in_its_own_way(
+    resource: str, annotations: dict[str, str], variables: dict[str, str]
+) -> None:
+    pod = asking(resource)
+    assert devices.wanted(pod) == 2
+    assert devices.left_on(pod, [3, 11]) == annotations
+    assert devices.left_on(pod, []) == {}
+    assert devices.variables(pod["spec"]["containers"][0], [3, 11]) == variables
+    assert devices.given({**pod, "metadata": {"annotations": annotations}}) == [3, 11]
+
+
+def test_a_container_that_asks_for_no_dies_sees_none() -> None:
+    assert devices.variables({"resources": {"limits": {"cpu": "1"}}}, [3, 11]) == {}
 
 
 def test_dies_are_counted_over_all_containers_and_all_ascend_resources() -> None:

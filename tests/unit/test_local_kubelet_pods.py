@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
@@ -397,7 +398,7 @@ async def with_services(tmp_path: Path, api: FakeApi, names: str, then: Callable
     stop = asyncio.Event()
     made = Kubelet(node(tmp_path, api))
     task = asyncio.create_task(made.run(stop))
-    await until(lambda: len(api.followed) == 2)
+    await until(lambda: {"/api/v1/pods", "/api/v1/services"} <= api.followed.keys())
     api.followed["/api/v1/pods"].put_nowait(("LIST", {"items": [ready_pod()]}))
     api.followed["/api/v1/services"].put_nowait(("LIST", {"items": [service(name) for name in names.split()]}))
     await then(made)
@@ -460,6 +461,62 @@ def test_containers_are_told_the_names_of_headless_services_as_pods_come_and_go(
             assert "entry.default" not in mounted.read(), "containers have the file, not its name"
 
     run(with_services(tmp_path, api, "", then))
+
+
+# volumes
+
+
+def secret(name: str, namespace: str = "default") -> Json:
+    data = {"tls.crt": base64.b64encode(b"certificate").decode()}
+    return {"metadata": {"name": name, "namespace": namespace}, "data": data}
+
+
+def with_secret() -> Json:
+    found = declared(image="real")
+    found["spec"]["containers"][0]["command"] = ["sleep", "60"]
+    found["spec"]["volumes"] = [{"name": "certificates", "secret": {"secretName": "made-later", "optional": True}}]
+    return found
+
+
+@pytest.fixture
+def _without_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(container, "write_specification", lambda _, command, *__: tuple(command))
+
+
+@pytest.mark.usefixtures("_without_namespaces")
+@pytest.mark.parametrize("event", [("ADDED", secret("made-later")), ("LIST", {"items": [secret("made-later")]})])
+def test_a_running_pod_finds_in_its_volume_a_secret_that_is_made_later(tmp_path: Path, event: tuple[str, Json]) -> None:
+    there = False
+
+    def answer(_: str, path: str) -> Json:
+        return secret("made-later") if there and path.endswith("/secrets/made-later") else {}
+
+    async def work() -> tuple[bytes, int]:
+        nonlocal there
+        api = FakeApi(answer)
+        shared = node(tmp_path, api, simulated=False)
+        stop = asyncio.Event()
+        kubelet = Kubelet(shared)
+        task = asyncio.create_task(kubelet.run(stop))
+        await until(lambda: {"/api/v1/pods", "/api/v1/secrets"} <= api.followed.keys())
+        api.followed["/api/v1/pods"].put_nowait(("LIST", {"items": [with_secret()]}))
+        await until(lambda: any("'running'" in str(body) for _, path, body in api.asked if path.endswith("/status")))
+        others = api.count("GET", "/secrets/")
+        api.followed["/api/v1/secrets"].put_nowait(("ADDED", secret("made-later", "elsewhere")))
+        api.followed["/api/v1/secrets"].put_nowait(("ADDED", secret("another")))
+        await until(api.followed["/api/v1/secrets"].empty)
+        await asyncio.sleep(0.02)
+        asked = api.count("GET", "/secrets/") - others
+        there = True
+        api.followed["/api/v1/secrets"].put_nowait(event)
+        await until(lambda: list(shared.state.pods.glob("*/volumes/certificates/tls.crt")))
+        (file,) = shared.state.pods.glob("*/volumes/certificates/tls.crt")
+        content = file.read_bytes()
+        stop.set()
+        await task
+        return content, asked
+
+    assert run(work()) == (b"certificate", 0)
 
 
 # NPU dies
