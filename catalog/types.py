@@ -1,8 +1,8 @@
 """Shapes of the catalogue's files."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from models.base import Declaration
 from models.quantities import Quantity
@@ -16,8 +16,30 @@ class HostFile(Declaration):
     type: Literal["File", "Directory"]
 
 
+class DeviceNumbers(Declaration):
+    """Where a pod finds the numbers that its dies have on the server: one of the two at least, the annotation first."""
+
+    annotation: Annotated[str | None, Field(description="of the pod, with the names of the devices: Ascend910-0,Ascend910-1")] = (
+        None
+    )
+    variable: Annotated[str | None, Field(description="of the container's environment, with their numbers: 0,1")] = None
+
+    @model_validator(mode="after")
+    def _one_at_least(self) -> Self:
+        if self.annotation is None and self.variable is None:
+            raise ValueError("an annotation, a variable, or both")
+        return self
+
+
+class WholeCards(Declaration):
+    """Pods get one die, or cards of ``dies`` each: other numbers are refused with scheduler ``scheduler``."""
+
+    dies: Annotated[int, Field(ge=2)]
+    scheduler: Literal["volcano", "default-scheduler"]
+
+
 class DevicePlugin(Declaration):
-    """What a device plugin calls the dies of a family."""
+    """What a device plugin calls the dies of a family, what it leaves on pods, and what it wants of them."""
 
     resource: Annotated[
         str, Field(description="extended resource of which one unit is one die; {chip} stands for the chip's name")
@@ -25,6 +47,15 @@ class DevicePlugin(Declaration):
     node_selector: Annotated[
         dict[str, str], Field(description="node labels that tell the family's servers from others with the same resource")
     ] = {}
+    server_types: Annotated[
+        tuple[str, ...], Field(description="what the node label accelerator-type says on the family's servers")
+    ] = ()
+    device_numbers: DeviceNumbers = DeviceNumbers.model_construct(annotation="huawei.com/AscendReal")
+    whole_cards: Annotated[WholeCards | None, Field(description="absent: any number of dies of a server")] = None
+    refuses_privileged: Annotated[
+        Literal["volcano", "default-scheduler"] | None,
+        Field(description="scheduler with which no pod with a privileged container gets dies"),
+    ] = None
 
 
 class NpuFamily(Declaration):
@@ -47,6 +78,11 @@ class NpuFamily(Declaration):
     def image_suffixes(self) -> tuple[str, ...]:
         """All names under which images for this family are published."""
         return (self.image_suffix, *self.other_image_suffixes)
+
+    @property
+    def server_types(self) -> frozenset[str]:
+        """All that the node label accelerator-type may say on its servers."""
+        return frozenset(name for plugin in self.device_plugins.values() for name in plugin.server_types)
 
 
 class ModelArchitecture(Declaration):
@@ -106,13 +142,6 @@ class LegacyKvTransferKeys(Declaration):
     rank: Annotated[str, Field(description="key whose value is 0 on prefill and 1 on decode")]
 
 
-class PhysicalDevices(Declaration):
-    """PHYSICAL_DEVICES, needed before release ``until``."""
-
-    until: str
-    annotation: Annotated[str, Field(description="pod annotation in which the device plugin names the devices")]
-
-
 class Removed(Declaration):
     """A setting that release ``since`` and later ones do not read."""
 
@@ -142,7 +171,7 @@ class EngineCatalog(Declaration):
     ascend_direct: Annotated[
         ReleaseRange, Field(description="releases that want use_ascend_direct: true in kv_connector_extra_config")
     ]
-    physical_devices: PhysicalDevices
+    physical_devices_until: Annotated[str, Field(description="first release that does not read PHYSICAL_DEVICES")]
     metrics: EngineMetrics
     removed: tuple[Removed, ...]
 

@@ -1,11 +1,12 @@
-"""Typed description of the local cluster (``local/cluster.yaml``): nodes, images, and how real its pods are."""
+"""Typed description of a local cluster (``local/cluster.yaml``, ``local/clusters``): nodes, images, how real its pods are."""
 
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -16,6 +17,9 @@ from local.state import CHECKOUT
 
 Pods = Literal["processes", "simulated"]
 AbsolutePath = Annotated[str, Field(pattern=r"^(/[^/]+)+$")]
+DESCRIPTION = CHECKOUT / "local" / "cluster.yaml"
+NPU = re.compile(r"huawei\.com/.*(?<!-memory)(?<!-core)")
+"""extended resources of which one unit is one die; with HAMi a container has its dies' memory and cores as resources, too"""
 
 
 class _Description(BaseModel):
@@ -29,7 +33,7 @@ class NodeGroup(_Description):
     count: int = Field(default=1, ge=0)
     labels: dict[str, str] = Field(default_factory=dict)
     capacity: dict[str, str] = Field(description="resource name -> quantity; all of it is allocatable")
-    files: dict[AbsolutePath, str] = Field(default_factory=dict, description="path on the node -> content")
+    files: dict[AbsolutePath, str] = Field(default_factory=dict, description="of these nodes alone: path -> content")
 
 
 class Node(_Description):
@@ -55,6 +59,8 @@ class Cluster(_Description):
 
     pods: Pods = Field(default="processes", description="run all containers as processes, or only those whose image always runs")
     network: int = Field(default=1, ge=1, le=254, description="N of 127.N.0.0/16, where all addresses are from")
+    volcano: bool = Field(default=False, description="Volcano's scheduler and controllers run beside the cluster's own")
+    files: dict[AbsolutePath, str] = Field(default_factory=dict, description="path on every node -> content")
     node_groups: tuple[NodeGroup, ...] = Field(alias="nodes")
     images: dict[str, Image] = Field(default_factory=dict, description="image repository -> what stands in for it")
 
@@ -74,10 +80,15 @@ class Cluster(_Description):
                 address=str(first + number),
                 labels=group.labels,
                 capacity=group.capacity,
-                files=group.files,
+                files=self.files | group.files,
             )
             for number, (group, index) in enumerate(named, start=1)
         )
+
+    @property
+    def npu_resources(self) -> tuple[str, ...]:
+        """What the nodes' device plugins call their dies."""
+        return tuple(sorted({name for node in self.nodes for name in node.capacity if NPU.fullmatch(name)}))
 
     def with_programs(self, folders: Mapping[str, Path]) -> Cluster:
         """The same cluster with the images' directories made absolute.
@@ -122,18 +133,18 @@ def repository(reference: str) -> str:
     return head + slash + last.partition(":")[0]
 
 
-def load(file: Path = CHECKOUT / "local" / "cluster.yaml", pods: str | None = None) -> Cluster:
-    """Read the description; ``pods`` overrides how real the pods are.
+def load(file: Path = DESCRIPTION, pods: str | None = None) -> Cluster:
+    """Read a description; ``pods`` overrides how real the pods are.
+
+    What stands in a file goes over what stands in the one that it ``extends``, key by key; lists are whole.
 
     Raises:
         LocalError: the file is missing, is no YAML, or says something that does not fit; every mistake is named.
     """
-    try:
-        text = yaml.safe_load(file.read_text()) or {}
-    except FileNotFoundError as error:
-        raise LocalError(f"{file} is missing") from error
-    except yaml.YAMLError as error:
-        raise LocalError(f"{file} is not YAML: {error}") from error
+    text = _read(file)
+    base = text.pop("extends", None)
+    if base is not None:
+        text = _over(_read(file.parent / str(base)), text)
     try:
         return Cluster.model_validate({**text, "pods": pods} if pods else text)
     except ValidationError as error:
@@ -141,5 +152,23 @@ def load(file: Path = CHECKOUT / "local" / "cluster.yaml", pods: str | None = No
             f"  {'.'.join(str(part) for part in mistake['loc'])}: {mistake['msg']}" for mistake in error.errors()
         )
         raise LocalError(f"the description of the local cluster does not fit ({file}):\n{mistakes}") from error
-    except TypeError as error:
-        raise LocalError(f"{file} holds no mapping at its top level") from error
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        text = yaml.safe_load(file.read_text()) or {}
+    except OSError as error:
+        raise LocalError(f"{file}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise LocalError(f"{file} is not YAML: {error}") from error
+    if not isinstance(text, dict):
+        raise LocalError(f"{file} holds no mapping at its top level")
+    return text
+
+
+def _over(base: Mapping[str, Any], text: Mapping[str, Any]) -> dict[str, Any]:
+    """``text`` over ``base``, key by key where both have a map."""
+    both = {
+        key: _over(base[key], value) for key, value in text.items() if isinstance(value, dict) and isinstance(base.get(key), dict)
+    }
+    return {**base, **text, **both}

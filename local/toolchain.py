@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from local.errors import LocalError
@@ -52,6 +52,9 @@ class Tool:
     """globs below the upstream module, copied with their paths into the folder of the programs"""
     scripts: tuple[str, ...] = ()
     """files of the upstream module that must lie right beside the programs"""
+    supplement: tuple[str, str, str] | None = field(default=None, repr=False)
+    """(module, directory in it, our file): a Go file that a module lacks. Not in the repr, which names the folders of programs
+    that are built already: the file itself and go.mod are in the name"""
 
 
 _COMPONENT_BASE = "k8s.io/component-base/version"
@@ -66,7 +69,7 @@ KTHENA = Tool(
         "github.com/volcano-sh/kthena/cmd/kthena-router",
     ),
     5,
-    assets=("charts/kthena/charts/*/crds/*.yaml",),
+    assets=("charts/kthena/**/*",),
 )
 CLUSTER_TOOLS = (
     Tool("etcd", "go.etcd.io/etcd/server/v3", ("kthena-pd/tools/etcd",), 0.5),
@@ -93,6 +96,16 @@ CLUSTER_TOOLS = (
         2,
     ),
 )
+VOLCANO = Tool(
+    "volcano",
+    "volcano.sh/volcano",
+    ("volcano.sh/volcano/cmd/scheduler", "volcano.sh/volcano/cmd/controller-manager"),
+    4,
+    assets=("config/crd/volcano/bases/*.yaml", "installer/helm/chart/volcano/charts/jobflow/crd/bases/*.yaml"),
+    # Volcano builds its APIs from its own tree; of the versions that are published as a module the nearest lacks one name
+    supplement=("volcano.sh/apis", "pkg/apis/scheduling/v1beta1", "queue_allocation_gate.go"),
+)
+"""only where the description of a cluster asks for it"""
 PULUMI_TOOLS = (
     Tool(
         "pulumi",
@@ -240,15 +253,33 @@ def _go_build(tool: Tool, out: Path) -> None:
         replace = {str(source / embedded): str(upstream / origin) for embedded, origin in tool.embeds}
         overlay.write_text(json.dumps({"Replace": replace}))
         arguments += ["-overlay", str(overlay)]
-    _run_go(source, *arguments, *tool.packages)
+    with tempfile.TemporaryDirectory() as scratch:
+        if tool.supplement:
+            arguments += ["-modfile", str(_supplemented(source, tool.supplement, Path(scratch)))]
+        _run_go(source, *arguments, *tool.packages)
     for pattern in tool.assets:
-        for found in glob.glob(str(upstream / pattern), recursive=True):
+        for found in filter(os.path.isfile, glob.glob(str(upstream / pattern), recursive=True)):
             copy = out / Path(found).relative_to(upstream)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(found, copy)
     for script in tool.scripts:
         shutil.copyfile(upstream / script, out / Path(script).name)
         (out / Path(script).name).chmod(0o755)  # the module cache keeps no executable bits
+
+
+def _supplemented(source: Path, supplement: tuple[str, str, str], scratch: Path) -> Path:
+    """A go.mod that takes the module from a copy which has our file too: Go lets nobody change its cache, overlays included."""
+    module, directory, file = supplement
+    copy, mod = scratch / "module", scratch / "go.mod"
+    origin = _run_go(source, "list", "-m", "-f", "{{.Dir}}", module).strip()
+    shutil.copytree(origin, copy, copy_function=shutil.copyfile)
+    for place in (copy, *filter(Path.is_dir, copy.rglob("*"))):
+        place.chmod(0o755)  # copies of directories are as read-only as they are in the module cache
+    shutil.copyfile(source / file, copy / directory / file)
+    shutil.copyfile(source / "go.mod", mod)
+    shutil.copyfile(source / "go.sum", mod.with_suffix(".sum"))
+    _run_go(source, "mod", "edit", f"-replace={module}={copy}", str(mod))
+    return mod
 
 
 def _run_go(source: Path, *arguments: str) -> str:

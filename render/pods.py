@@ -15,7 +15,15 @@ from models.quantities import seconds
 from models.role import Role, RoleName
 from render.names import GROUP_LABEL, ROLE_ID_LABEL
 from render.pod_template import patched
-from render.scripts import DRAIN, POOL_CONFIG, needs_physical_devices, script_environment, script_name
+from render.scripts import (
+    DRAIN,
+    POOL_CONFIG,
+    REAL_DEVICES,
+    device_numbers,
+    needs_physical_devices,
+    script_environment,
+    script_name,
+)
 
 ENGINE_CONTAINER = "vllm"
 RUNTIME_PORT = 8100
@@ -26,6 +34,8 @@ _STARTUP_PERIOD = 10
 def derived_env(deployment: Deployment, role_name: RoleName) -> frozenset[str]:
     """Environment that the pod template or the start script of a role sets, or that would contradict what they set."""
     names = {variable["name"] for variable in _derived_variables(deployment)} | script_environment(deployment, role_name)
+    if needs_physical_devices(deployment):
+        names.add(REAL_DEVICES)
     if deployment.kv_transfer.pool:
         names |= {"MOONCAKE_MASTER", "MOONCAKE_GLOBAL_SEGMENT_SIZE"}  # go over the pool's configuration file
     return frozenset(names)
@@ -115,6 +125,7 @@ def _engine(deployment: Deployment, cluster: Cluster, role_name: RoleName, famil
         "command": ["bash", f"{SCRIPTS}/{script_name(role_name, worker=worker)}"],
         "env": [
             *_derived_variables(deployment),
+            *_real_devices(deployment, cluster),
             *({"name": name, "value": value} for name, value in sorted((deployment.engine.env | role.env).items())),
         ],
         # All declared, so that with the host's network the scheduler keeps two engines off one node's port.
@@ -142,15 +153,22 @@ def _derived_variables(deployment: Deployment) -> list[dict[str, Any]]:
         # vLLM gives up on its own engine after ten minutes otherwise, whatever the startup probe allows (vllm-ascend#7098).
         {"name": "VLLM_ENGINE_READY_TIMEOUT_S", "value": str(math.ceil(seconds(deployment.readiness.load_timeout)))},
     ]
-    if needs_physical_devices(deployment):
-        annotation = catalog.engine().physical_devices.annotation
-        variables.append(_from_field("ASCEND_REAL_DEVICES", f"metadata.annotations['{annotation}']"))
     if deployment.kv_transfer.pool:
         variables += [
             {"name": "MOONCAKE_CONFIG_PATH", "value": f"{SCRIPTS}/{POOL_CONFIG}"},
             {"name": "PYTHONHASHSEED", "value": "0"},  # the same blocks have the same keys in every engine
         ]
     return variables
+
+
+def _real_devices(deployment: Deployment, cluster: Cluster) -> list[dict[str, Any]]:
+    """What an old release reads PHYSICAL_DEVICES from, unless the device plugin leaves it in the environment itself."""
+    annotation = device_numbers(cluster).annotation
+    return (
+        [_from_field(REAL_DEVICES, f"metadata.annotations['{annotation}']")]
+        if annotation and needs_physical_devices(deployment)
+        else []
+    )
 
 
 def _ports(deployment: Deployment, role: Role, *, worker: bool) -> list[dict[str, Any]]:

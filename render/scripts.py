@@ -11,7 +11,7 @@ from string import Template
 from typing import Any
 
 import catalog
-from catalog.types import NpuFamily
+from catalog.types import DeviceNumbers, NpuFamily
 from models.cluster import Cluster
 from models.deployment import Deployment
 from models.quantities import seconds
@@ -27,6 +27,8 @@ from render.arguments import (
 
 POOL_CONFIG = "mooncake.json"
 DRAIN = "drain.py"
+REAL_DEVICES = "ASCEND_REAL_DEVICES"
+"""variable that a pod gets from the annotation with the names of its devices"""
 _RESOLVE_PERIOD = 2
 """seconds between two looks for the entry pod's address"""
 
@@ -111,12 +113,12 @@ PYTHON
 )"""
 
 _PHYSICAL_DEVICES = """
-# Releases before $until take the devices' numbers from here; the device plugin leaves their names on the pod.
-if [ -z "$${ASCEND_REAL_DEVICES:-}" ]; then
-  echo "the device plugin left no annotation $annotation on this pod" >&2
+# Releases before $until take the devices' numbers from here; the device plugin leaves them on the pod.
+if [ -z "$devices" ]; then
+  echo "the device plugin left no $place on this pod" >&2
   exit 1
 fi
-PHYSICAL_DEVICES=$$(tr ',' '\\n' <<<"$$ASCEND_REAL_DEVICES" | sed 's/.*-//' | sort -n | paste -sd, -)
+PHYSICAL_DEVICES=$$(tr ',' '\\n' <<<"$devices" | sed 's/.*-//' | sort -n | paste -sd, -)
 export PHYSICAL_DEVICES
 """
 
@@ -160,7 +162,12 @@ while time.monotonic() - idle_since < period:
 
 def needs_physical_devices(deployment: Deployment) -> bool:
     """Whether the engine release reads PHYSICAL_DEVICES."""
-    return catalog.before(deployment.engine.version, catalog.engine().physical_devices.until)
+    return catalog.before(deployment.engine.version, catalog.engine().physical_devices_until)
+
+
+def device_numbers(cluster: Cluster) -> DeviceNumbers:
+    """Where a pod of this cluster finds the numbers that its dies have on the server."""
+    return catalog.npu_families()[cluster.npu.family].device_plugins[cluster.npu.device_plugin].device_numbers
 
 
 def scripts(deployment: Deployment, cluster: Cluster, role: RoleName) -> dict[str, str]:
@@ -168,7 +175,7 @@ def scripts(deployment: Deployment, cluster: Cluster, role: RoleName) -> dict[st
     pool, family = pool_config(deployment), catalog.npu_families()[cluster.npu.family]
     return {
         **{
-            script_name(role, worker=worker): _script(deployment, role, family, worker=worker)
+            script_name(role, worker=worker): _script(deployment, role, family, device_numbers(cluster), worker=worker)
             for worker in ((False, True) if deployment.role(role).pods > 1 else (False,))
         },
         DRAIN: _DRAIN,
@@ -200,10 +207,9 @@ def script_environment(deployment: Deployment, role_name: RoleName) -> frozenset
     return frozenset(names)
 
 
-def _script(deployment: Deployment, role_name: RoleName, family: NpuFamily, *, worker: bool) -> str:
+def _script(deployment: Deployment, role_name: RoleName, family: NpuFamily, numbers: DeviceNumbers, *, worker: bool) -> str:
     extra = map(shlex.quote, (*deployment.engine.extra_args, *deployment.role(role_name).extra_args))
     arguments = [*vllm_arguments(deployment, role_name, worker=worker), *extra]
-    devices = catalog.engine().physical_devices
     limit = math.ceil(seconds(deployment.readiness.load_timeout))
     return _SCRIPT.substitute(
         kind=f"{role_name} workers" if worker else f"{role_name} engine",
@@ -211,12 +217,22 @@ def _script(deployment: Deployment, role_name: RoleName, family: NpuFamily, *, w
         weights=shlex.quote(deployment.model.weights.path),
         weights_check=_WEIGHTS_CHECK.substitute(needed=" ".join(map(shlex.quote, _needed_files(deployment, role_name)))),
         interface=shlex.quote(deployment.network_interface) if deployment.network_interface else _FIND_INTERFACE,
-        physical_devices=Template(_PHYSICAL_DEVICES).substitute(until=devices.until, annotation=devices.annotation)
-        if needs_physical_devices(deployment)
-        else "",
+        physical_devices=_physical_devices(numbers) if needs_physical_devices(deployment) else "",
         entry_address=_ENTRY_ADDRESS.substitute(period=_RESOLVE_PERIOD, limit=limit) if worker else "",
         kv_transfer_config=_here_document(kv_transfer_config(deployment, role_name, family)),
         arguments=" \\\n".join(f"  {argument}" for argument in arguments),
+    )
+
+
+def _physical_devices(numbers: DeviceNumbers) -> str:
+    # in the order in which they are looked at: the annotation where there is one, then the container's own environment
+    places = [(REAL_DEVICES, f"annotation {numbers.annotation}")] if numbers.annotation else []
+    places += [(numbers.variable, f"variable {numbers.variable}")] if numbers.variable else []
+    devices = ""
+    for variable, _ in reversed(places):
+        devices = f"${{{variable}:-{devices}}}"
+    return Template(_PHYSICAL_DEVICES).substitute(
+        until=catalog.engine().physical_devices_until, devices=devices, place=" and no ".join(place for _, place in places)
     )
 
 

@@ -1,12 +1,16 @@
-"""Volcano, and the plugins of Kthena's controller."""
+"""Volcano, HAMi's scheduler, and the plugins of Kthena's controller."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from models.role import ROLES
 from models.stack import Stack
+from render.pod_template import CONTAINERS
 from rules.finding import Problem, in_deployment, one_of, rule
+from rules.npu import device_plugin_of
+from rules.pod_template import entry_pods
 
 _PLUGINS = ("demo-pod-tweaks", "lws-standard-labels")
 """Kthena v1.0.0 pkg/model-serving-controller/plugins"""
@@ -84,3 +88,21 @@ def plugins_have_pods_to_touch(stack: Stack) -> Iterator[Problem]:
                 yield Problem((*path, "scope", "target"), f"{' and '.join(touched)} have no workers", "Entry, or leave it out")
             if plugin.name == "lws-standard-labels":
                 yield Problem((*path, "name"), "acts only where a LeaderWorkerSet owns the ModelServing", "leave it out")
+
+
+@rule("PD883", source="HAMi pkg/scheduler/webhook.go, Handle")
+def no_container_is_privileged_where_that_is_refused(stack: Stack) -> Iterator[Problem]:
+    """HAMi's webhook refuses a pod that asks for dies and has a privileged container: it would see all dies of the server."""
+    plugin = device_plugin_of(stack)
+    if plugin is None or plugin.refuses_privileged != stack.cluster.scheduler:
+        return
+    for deployment, role, _ in entry_pods(stack):
+        patch: Mapping[str, Any] = deployment.role(role).pod_template.spec
+        for kind in CONTAINERS:
+            for index, container in enumerate(patch.get(kind, [])):
+                if (container.get("securityContext") or {}).get("privileged"):
+                    yield Problem(
+                        in_deployment(deployment, role, "podTemplate", "spec", kind, index, "securityContext", "privileged"),
+                        f"{stack.cluster.npu.device_plugin} refuses pods with a privileged container",
+                        "leave it out",
+                    )

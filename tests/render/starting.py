@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import catalog
 from local.engine.arguments import check
 from local.kubelet.environment import environment
 from models.deployment import Deployment
@@ -27,7 +26,7 @@ from render.names import GROUP_LABEL, ROLE_ID_LABEL
 from render.pods import SCRIPTS
 
 POD_IP = "127.0.0.1"
-DEVICES = catalog.engine().physical_devices.annotation
+DEVICES = "huawei.com/AscendReal"
 RECORDING_VLLM = """#!/bin/bash
 printf '%s\\0' "$@" >"$RECORD/argv"
 exec env -0 >"$RECORD/env"
@@ -103,7 +102,9 @@ class Starter:
         for name, content in scripts.items():
             (self.scripts / name).write_text(content)
         container = _engine(pod["spec"])
-        given = {"PATH": f"{self.path}:{os.environ['PATH']}", "RECORD": str(self.record)}
+        npus = next(int(amount) for name, amount in container["resources"]["limits"].items() if "/" in name)
+        left_by_device_plugin = {"ASCEND_VISIBLE_DEVICES": ",".join(map(str, range(npus)))}
+        given = {"PATH": f"{self.path}:{os.environ['PATH']}", "RECORD": str(self.record), **left_by_device_plugin}
         variables = environment(container, pod, _Everything(), given)
         command = [word.replace(SCRIPTS, str(self.scripts)) for word in [*container["command"], *container.get("args", [])]]
         (self.record / "argv").unlink(missing_ok=True)
@@ -114,8 +115,7 @@ class Starter:
             return [f"exit code {run.returncode}: {run.stderr.strip()}"]
         argv = (self.record / "argv").read_text().split("\0")[:-1]
         started = dict(pair.split("=", 1) for pair in (self.record / "env").read_text().split("\0")[:-1])
-        npus = [amount for name, amount in container["resources"]["limits"].items() if "/" in name]
-        local = {"LOCAL_NPUS": "".join(npus), "LOCAL_POD_IP": POD_IP, "LOCAL_IMAGE": container["image"]}
+        local = {"LOCAL_NPUS": str(npus), "LOCAL_POD_IP": POD_IP, "LOCAL_IMAGE": container["image"]}
         engine = check(argv, started | local, container["image"], self._exists)
         return engine if isinstance(engine, list) else []
 

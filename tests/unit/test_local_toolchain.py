@@ -8,12 +8,13 @@ import pytest
 
 from local import toolchain
 from local.errors import LocalError
-from local.toolchain import CLUSTER_TOOLS, Tool, directory, ensure
+from local.toolchain import CLUSTER_TOOLS, VOLCANO, Tool, directory, ensure
 
 ETCD = next(tool for tool in CLUSTER_TOOLS if tool.module == "etcd")
 PRETENDING_GO = """#!/bin/bash
 echo "$@" >> "$GO_CALLS"
 if [ "$1" = list ]; then echo "$GO_UPSTREAM"; fi
+if [ "$1 $2" = "mod edit" ]; then find "${3##*=}" -type f >> "$GO_CALLS"; fi
 if [ "$1" = build ]; then
   if [ -n "$GO_FAILS" ]; then echo "undefined: something" >&2; exit 1; fi
   while [ "$1" != -o ]; do shift; done
@@ -45,6 +46,21 @@ def test_a_program_is_built_once_and_found_from_then_on(go: Path) -> None:
     calls = go.read_text()
     assert ensure([ETCD], said.append) == folders
     assert go.read_text() == calls
+
+
+def test_a_module_that_lacks_a_file_is_built_from_a_copy_that_has_it(go: Path, tmp_path: Path) -> None:
+    package = tmp_path / "upstream" / "pkg" / "apis" / "scheduling" / "v1beta1"
+    package.mkdir(parents=True)
+    (package / "labels.go").write_text("package v1beta1")
+    package.chmod(0o555)  # as in Go's cache
+    ensure([VOLCANO], print)
+    edit, *files, build = go.read_text().splitlines()[-4:]
+    copy = Path(edit.removeprefix("mod edit -replace=volcano.sh/apis=").split()[0])
+    names = {Path(file).relative_to(copy / "pkg/apis/scheduling/v1beta1").name for file in files}
+    assert names == {"labels.go", "queue_allocation_gate.go"}
+    assert f"-modfile {copy.parent}/go.mod" in build
+    assert not copy.exists()
+    assert not (package / "queue_allocation_gate.go").exists()
 
 
 def test_a_build_that_fails_says_what_the_compiler_said_and_leaves_nothing_that_looks_built(
@@ -85,7 +101,9 @@ def test_another_version_or_another_setting_is_another_folder() -> None:
     assert toolchain.version(ETCD) in directory(ETCD).name
 
 
-@pytest.mark.parametrize("tool", [*CLUSTER_TOOLS, *toolchain.PULUMI_TOOLS, *toolchain.PLUGIN_TOOLS], ids=lambda tool: tool.module)
+@pytest.mark.parametrize(
+    "tool", [*CLUSTER_TOOLS, VOLCANO, *toolchain.PULUMI_TOOLS, *toolchain.PLUGIN_TOOLS], ids=lambda tool: tool.module
+)
 def test_every_module_is_pinned_with_its_checksums(tool: Tool) -> None:
     assert toolchain.version(tool).startswith("v")
     assert (toolchain.TOOLS / tool.module / "go.sum").stat().st_size > 0
