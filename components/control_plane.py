@@ -1,17 +1,25 @@
-"""KthenaControlPlane: Kthena's controller and router."""
+"""KthenaControlPlane: Kthena's kinds, controller and router."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pulumi
 
 from components.kubernetes_object import KubernetesObject
-from models.cluster import Cluster, ControlPlane, Router
+from components.outputs import once
+from convergence.control_plane import wait_for_control_plane
+from convergence.outlast import outlast
+from convergence.symptoms import NotConvergedError
+from live.api import Api, ClusterError, Object
+from live.kinds import bring, outdated
+from models.cluster import Cluster, ControlPlane
 from render import ROUTER_NAME, render_control_plane
+from render.control_plane import CRD
+from render.ownership import field_manager
 
 LOAD_BALANCER_SECONDS = 600
 
@@ -21,12 +29,21 @@ class KthenaControlPlaneArgs:
     """What a KthenaControlPlane is made from."""
 
     cluster: Cluster
+    chart: Sequence[Mapping[str, Any]] = ()
+    """objects of Kthena's chart, as :func:`components.template` gives them; not needed where it is not installed"""
 
 
 class KthenaControlPlane(pulumi.ComponentResource):
-    """Owns namespace, accounts, configuration, Deployments and Service of controller and router; the CRDs are the cluster's.
+    """Owns all that Kthena's chart has: namespace, accounts, configuration, webhooks, Deployments and Services.
 
-    Where ``controlPlane.install`` is false it owns nothing and only says where the router is.
+    What depends on it comes when controller and router work and the API server gets answers from their admission webhooks: before
+    that it takes no object of Kthena's. The CRDs belong to the cluster: ``up`` brings them up to date, ``destroy`` leaves them,
+    and with them the deployments of other stacks. Where ``controlPlane.install`` is false it owns nothing and only says where the
+    router is.
+
+    Raises:
+        ChartError: the chart is not that of the declared version.
+        pulumi.RunError: controller, router or webhooks don't work, for the reasons that the message names.
     """
 
     router_url: pulumi.Output[str]
@@ -35,8 +52,9 @@ class KthenaControlPlane(pulumi.ComponentResource):
     def __init__(self, name: str, args: KthenaControlPlaneArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         protected = pulumi.ResourceOptions(protect=args.cluster.protect or None)
         super().__init__("kthena-pd:platform:KthenaControlPlane", name, {}, pulumi.ResourceOptions.merge(opts, protected))
+        self._name, self._cluster = name, args.cluster
         control_plane = args.cluster.control_plane
-        service = self._install(name, args.cluster) if control_plane.install else self._find_service(name, control_plane)
+        service = self._install(args.chart) if control_plane.install else self._find_service()
         self.router_url = (
             pulumi.Output.from_input(control_plane.router_url)
             if control_plane.router_url
@@ -44,46 +62,81 @@ class KthenaControlPlane(pulumi.ComponentResource):
         )
         self.register_outputs({"routerUrl": self.router_url})
 
-    def _install(self, name: str, cluster: Cluster) -> KubernetesObject:
+    def _install(self, chart: Sequence[Mapping[str, Any]]) -> KubernetesObject:
         """Create everything; returns the router's Service."""
-        created: dict[str, KubernetesObject] = {}
-        for rendered in render_control_plane(cluster):
-            kind = rendered["kind"]
-            # Workloads come after all that they use, the rest after the namespace.
-            needed = list(created.values())[: None if kind == "Deployment" else 1]
-            resource = f"{name}-{rendered['metadata']['name']}"
-            created[f"{kind} {resource}"] = KubernetesObject(
-                resource,
-                rendered,
-                pulumi.ResourceOptions(
-                    parent=self,
-                    depends_on=needed,
-                    # an immutable ConfigMap goes when its successor is there, whatever protects the rest
-                    protect=False if kind == "ConfigMap" else None,
-                    # so was it called before its name had its content in it
-                    aliases=[pulumi.Alias(name=f"{name}-router-config")] if kind == "ConfigMap" else None,
-                ),
-                annotations=_service_readiness(cluster.control_plane.router) if kind == "Service" else None,
-            )
-        return created[f"Service {name}-{ROUTER_NAME}"]
+        rendered = render_control_plane(self._cluster, chart)
+        kinds = [item for item in rendered if item["kind"] == CRD]
+        namespace, *objects, service = (item for item in rendered if item["kind"] != CRD)
+        created = [self._object(namespace, ())]
+        brought: pulumi.Output[bool] = created[0].metadata.apply(lambda metadata: self._brought(metadata, kinds))
+        for item in objects:
+            # Who runs comes after all that it uses, and what then has to answer as late as can be; the rest after the namespace.
+            is_late = item["kind"] == "Deployment" or item["kind"].endswith("WebhookConfiguration")
+            created.append(self._object(item, once(brought, list(created) if is_late else created[:1])))
+        works: pulumi.Output[bool] = pulumi.Output.all(*(item.metadata for item in created)).apply(self._works)
+        return self._object(service, once(works, created))
 
-    def _find_service(self, name: str, control_plane: ControlPlane) -> KubernetesObject:
-        """The router's Service as whoever installed Kthena made it: looked up, not owned."""
-        metadata = {"name": ROUTER_NAME, "namespace": control_plane.namespace}
-        identity = f"{control_plane.namespace}/{ROUTER_NAME}"
+    def _object(self, rendered: Mapping[str, Any], needed: pulumi.Input[Sequence[pulumi.Resource]]) -> KubernetesObject:
+        kind = rendered["kind"]
+        options = pulumi.ResourceOptions(
+            parent=self,
+            depends_on=needed,
+            # Another content is another object, and the one before goes, whatever protects the rest.
+            protect=False if kind == "ConfigMap" else None,
+            # so was the router's called before its name had its content in it
+            aliases=[pulumi.Alias(name=f"{self._name}-router-config")] if rendered.get("immutable") else None,
+        )
         return KubernetesObject(
-            f"{name}-{ROUTER_NAME}",
-            {"apiVersion": "v1", "kind": "Service", "metadata": metadata},
-            pulumi.ResourceOptions(parent=self, id=identity),
+            f"{self._name}-{rendered['metadata']['name']}", rendered, options, annotations=_readiness(rendered)
         )
 
+    def _find_service(self) -> KubernetesObject:
+        """The router's Service as whoever installed Kthena made it: looked up, not owned."""
+        namespace = self._cluster.control_plane.namespace
+        return KubernetesObject(
+            f"{self._name}-{ROUTER_NAME}",
+            {"apiVersion": "v1", "kind": "Service", "metadata": {"name": ROUTER_NAME, "namespace": namespace}},
+            pulumi.ResourceOptions(parent=self, id=f"{namespace}/{ROUTER_NAME}"),
+        )
 
-def _service_readiness(router: Router) -> dict[str, str]:
-    # Pulumi's own wait for a Service takes ten seconds more than needed (measured); the router's Deployment tells when it serves.
-    if router.service_type == "LoadBalancer":
-        address = json.dumps(["jsonpath={.status.loadBalancer.ingress[0]}"])
-        return {"pulumi.com/waitFor": address, "pulumi.com/timeoutSeconds": str(LOAD_BALANCER_SECONDS)}
-    return {"pulumi.com/skipAwait": "true"}
+    async def _brought(self, metadata: Mapping[str, Any] | None, kinds: Sequence[Object]) -> bool:
+        """Bring the CRDs up to date, or in a preview say which would be; once there is something of an API server's."""
+        if not (metadata or {}).get("uid"):
+            return True
+        try:
+            api = await outlast(lambda: Api.shared(self._cluster.context))
+            late = await outdated(api, kinds)
+            if late:
+                pulumi.log.info(f"brings CRDs up to date: {', '.join(sorted(one['metadata']['name'] for one in late))}", self)
+            if not pulumi.runtime.is_dry_run():
+                await bring(api, late, field_manager(pulumi.get_project(), pulumi.get_stack()))
+        except ClusterError as error:
+            raise pulumi.RunError(f"Kthena's CRDs can't be brought, so nothing else was touched: {error}") from None
+        return True
+
+    async def _works(self, known: list[Any]) -> bool:
+        # without an uid it was made by no API server, but by the mocks of a test
+        if pulumi.runtime.is_dry_run() or not all((metadata or {}).get("uid") for metadata in known):
+            return True
+        try:
+            api = await outlast(lambda: Api.shared(self._cluster.context))
+            return await wait_for_control_plane(api, self._cluster.control_plane, say=lambda line: pulumi.log.info(line, self))
+        except (ClusterError, NotConvergedError) as error:
+            raise pulumi.RunError(f"Kthena does not work, so no deployment was touched: {error}") from None
+
+
+def _readiness(rendered: Mapping[str, Any]) -> dict[str, str]:
+    """Annotations that tell Pulumi when an object counts as created."""
+    match rendered["kind"], rendered.get("spec", {}).get("type"):
+        case "Service", "LoadBalancer":
+            address = json.dumps(["jsonpath={.status.loadBalancer.ingress[0]}"])
+            return {"pulumi.com/waitFor": address, "pulumi.com/timeoutSeconds": str(LOAD_BALANCER_SECONDS)}
+        case (("Deployment" | "Service"), _):
+            # Whether they work is asked in every `up`, changed or not, and with reasons. Pulumi's own wait for a Deployment only
+            # says that it waits, for ten minutes, and that for a Service takes ten seconds more than needed (measured).
+            return {"pulumi.com/skipAwait": "true"}
+        case _:
+            return {}
 
 
 def _url(control_plane: ControlPlane, spec: Mapping[str, Any] | None, status: Mapping[str, Any] | None) -> str:
@@ -91,4 +144,5 @@ def _url(control_plane: ControlPlane, spec: Mapping[str, Any] | None, status: Ma
     port = ((spec or {}).get("ports") or [{}])[0].get("port", control_plane.router.port)
     ingress = (((status or {}).get("loadBalancer") or {}).get("ingress") or [{}])[0]
     host = ingress.get("ip") or ingress.get("hostname") or f"{ROUTER_NAME}.{control_plane.namespace}.svc"
-    return f"http://{host}:{port:.0f}"
+    scheme = "https" if control_plane.router.tls else "http"
+    return f"{scheme}://{host}:{port:.0f}"

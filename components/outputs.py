@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pulumi
@@ -51,3 +51,8 @@ def placeholders(value: Any, place: str = "") -> Iterator[str]:
             yield from placeholders(item, f"{place}[{index}]")
     elif isinstance(value, str) and _PLACEHOLDER.search(value):
         yield place
+
+
+def once(known: pulumi.Output[Any], needed: Sequence[pulumi.Resource]) -> pulumi.Input[Sequence[pulumi.Resource]]:
+    """What is needed, and not before something is ``known``; in a preview it may never be."""
+    return needed if pulumi.runtime.is_dry_run() else known.apply(lambda _: needed)

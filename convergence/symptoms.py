@@ -41,7 +41,7 @@ _LOG_WIDTH = 240
 _DEFINITE = re.compile(r"not found|manifest unknown|unauthorized|denied|authentication required|no such image", re.IGNORECASE)
 _CERTAIN_AT_ONCE = ("InvalidImageName", "ErrImageNeverPull")
 _NO_IMAGE = ("ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed")
-_NO_CONTAINER = (
+NO_CONTAINER = (
     "CreateContainerConfigError",
     "CreateContainerError",
     "RunContainerError",
@@ -229,18 +229,25 @@ def _containers(goal: Goal, pod: Object) -> Iterator[Symptom]:
         # a back-off says once more what is pulled, before it says why it was not to be had
         reason, message = waiting.get("reason", ""), _BACK_OFF.sub("", waiting.get("message", "").strip())
         said = f"container {one['name']}: {reason}" + (f": {cut(message)}" if message else "")
-        if reason in (*_CERTAIN_AT_ONCE, *_NO_IMAGE):
-            patience = DEFINITE_IMAGE_SECONDS if _DEFINITE.search(message) else IMAGE_SECONDS
-            patience = 0.0 if reason in _CERTAIN_AT_ONCE else patience
+        if (patience := image_patience(reason, message)) is not None:
             image = next((it["image"] for it in _specs(pod) if it["name"] == one["name"]), one.get("image", ""))
             # kubelet says in turn that pulling failed and that it waits until it pulls again
             problem = f"image {image} of {said.removeprefix('container ')}"
             remedy = "correct engine.version or engine.image, or give credentials in podTemplate.spec.imagePullSecrets"
             yield Symptom(("image", uid(pod), one["name"]), patience, Cause("image", _pod(goal, pod), problem, remedy))
-        elif reason in _NO_CONTAINER:
+        elif reason in NO_CONTAINER:
             remedy = "make the Secret, ConfigMap or key that is missing, or correct its name in the stack file"
             cause = Cause("configuration", _pod(goal, pod), said, remedy)
             yield Symptom(("configuration", uid(pod), one["name"]), CONFIGURATION_SECONDS, cause)
+
+
+def image_patience(reason: str, message: str) -> float | None:
+    """How long an image may be out of reach before it is certain that it is; None where a container waits for something else."""
+    if reason in _CERTAIN_AT_ONCE:
+        return 0.0
+    if reason in _NO_IMAGE:
+        return DEFINITE_IMAGE_SECONDS if _DEFINITE.search(message) else IMAGE_SECONDS
+    return None
 
 
 def _volumes(goal: Goal, pod: Object, seen: Snapshot) -> Iterator[Symptom]:
@@ -280,9 +287,8 @@ def _relevant(standing: Standing, history: History) -> Iterator[Termination]:
 def _too_slow(goal: Goal, standing: Standing, history: History) -> Iterator[Symptom]:
     for one in _relevant(standing, history):
         if one.too_slow:
-            problem = (
-                f"{one.container} did not serve in {_span(one.seconds)} and was killed by its startup probe{_log(one.message)}"
-            )
+            slow = f"{one.container} did not serve in {_span(one.seconds)} and was killed by its startup probe"
+            problem = slow + log_lines(one.message)
             remedy = (
                 f"give it longer: readiness.loadTimeout (now {_span(goal.load_timeout)}); or see in its log what it waits for"
             )
@@ -339,7 +345,7 @@ def _crash_loop(goal: Goal, pod: str, container: str, ends: list[Termination]) -
     last = max(ends, key=lambda end: end.finished)
     what = f"init container {container}" if last.initial else f"container {container}" if container else "the pod"
     after = f" after {_span(last.seconds)}" if container else f": {cut(last.message)}" if last.message else ""
-    problem = f"{what} {last.ending}{after}, {len(ends)} times so far{_log(last.message) if container else ''}"
+    problem = f"{what} {last.ending}{after}, {len(ends)} times so far{log_lines(last.message) if container else ''}"
     if last.reason == "OOMKilled":
         remedy = f"give the role more memory: {last.role}.resources"
     else:
@@ -409,7 +415,7 @@ def _waiting(container: Object) -> Object:
     return (container.get("state") or {}).get("waiting") or {}
 
 
-def _log(message: str) -> str:
+def log_lines(message: str) -> str:
     """The last lines of a log, below the problem."""
     lines = [line.rstrip() for line in message.splitlines() if line.strip()][-_LOG_LINES:]
     return "".join(f"\n        | {cut(line)}" for line in lines)

@@ -80,6 +80,21 @@ ObjectName = Annotated[
     ),
 ]
 
+LabelKey = Annotated[
+    str,
+    Field(
+        pattern=r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$",
+        description="key of a label: letters, digits, dashes, underscores and dots, at most 63, after an optional domain/",
+    ),
+]
+LabelValue = Annotated[
+    str,
+    Field(
+        pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$",
+        description="value of a label: letters, digits, dashes, underscores and dots, at most 63",
+    ),
+]
+
 
 def without_backsteps(path: str) -> str:
     """``path`` itself; Kubernetes mounts none with ``..`` in it.
@@ -128,12 +143,12 @@ Quantity = Annotated[
 ]
 """As in Kubernetes a number may stand without quotes"""
 
-_MULTIPLES = {"m": 1e-3, "": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18} | {
+_MULTIPLES = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18} | {
     f"{letter}i": 2.0 ** (10 * (power + 1)) for power, letter in enumerate("KMGTPE")
 }
 
 
 def amount(quantity: str) -> float:
     """A resource quantity as a number: cores, bytes."""
-    digits = quantity.rstrip("mkMGTPEKi")
+    digits = quantity.rstrip("numkMGTPEKi")
     return float(digits) * _MULTIPLES[quantity[len(digits) :]]

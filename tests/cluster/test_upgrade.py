@@ -12,14 +12,28 @@ from pathlib import Path
 
 import pytest
 
+from render.names import CONTROLLER_NAME, ROUTER_NAME
 from tests import stacks
 from tests.cluster.conftest import Cluster
 
 CONTENT_HASH = re.compile("-[0-9a-f]{7}$")
 STATES = Path(__file__).parent / "states"
+# Kthena is installed from its chart, with its kinds and its webhooks.
+FROM_THE_CHART = {
+    *(("create", kind, f"kthena-{name}") for kind in ("Role", "RoleBinding") for name in (CONTROLLER_NAME, ROUTER_NAME)),
+    *(("create", "Service", f"kthena-{name}-webhook") for name in (CONTROLLER_NAME, ROUTER_NAME)),
+    *(
+        ("create", "ValidatingWebhookConfiguration", f"kthena-{name}-validating-webhook")
+        for name in (CONTROLLER_NAME, ROUTER_NAME)
+    ),
+    ("create", "MutatingWebhookConfiguration", f"kthena-{CONTROLLER_NAME}-mutating-webhook"),
+    ("create", "ConfigMap", "kthena-model-booster-controller-config"),
+}
 PLANNED = {
+    "webhooks-off": FROM_THE_CHART,
     # each role's scripts got a ConfigMap of its own
-    "one-scripts-config-map": {
+    "one-scripts-config-map": FROM_THE_CHART
+    | {
         ("create", "ConfigMap", "deepseekv4-pd-prefill"),
         ("create", "ConfigMap", "deepseekv4-pd-decode"),
         ("delete", "ConfigMap", "deepseekv4-pd-scripts"),
