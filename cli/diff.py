@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from cli.edits import UnreadableError, define_arguments, read_stack_edits
+from cli.edits import define_arguments, read_stack_edits
 from impact.report import Impact, as_json, assess, text
 
-NOTHING, CHANGES, UNREADABLE = 0, 1, 2
+NOTHING, CHANGES = 0, 1
 """exit codes, as those of ``diff``"""
 
 HELP = """\
@@ -39,16 +38,15 @@ def define(command: argparse.ArgumentParser) -> None:
 
 
 def run(stack_file: Path, style: str) -> int:
-    """Print what the stack of one stack file would change; what can't be read goes to standard error.
+    """Print what the stack of one stack file would change.
 
     Returns:
         The exit code.
+
+    Raises:
+        UnreadableError: it, or the cluster, can't be read, or it has mistakes.
     """
-    try:
-        edits, left, _ = read_stack_edits(stack_file, room=True)
-    except UnreadableError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return UNREADABLE
+    edits, left, _ = read_stack_edits(stack_file, room=True)
     impacts = [assess(edit) for edit in edits]
     print(FORMATS[style](impacts, left), end="")
     return NOTHING if all(edit.is_nothing for edit in edits) else CHANGES

@@ -10,10 +10,10 @@ from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 
-from cli.edits import UnreadableError, define_arguments, read_stack_edits
+from cli.edits import define_arguments, read_stack_edits
 from impact.drift import Drift, drift_of
 
-NOTHING, DRIFTED, UNREADABLE = 0, 1, 2
+NOTHING, DRIFTED = 0, 1
 """exit codes"""
 HELP = """\
 Compare what a stack file declares with what the cluster has: who changed what since the last `pulumi up`, and what the next one
@@ -37,16 +37,15 @@ def define(command: argparse.ArgumentParser) -> None:
 
 
 def run(stack_file: Path, style: str) -> int:
-    """Print what differs from one stack file; what can't be read goes to standard error.
+    """Print what differs from one stack file.
 
     Returns:
         The exit code.
+
+    Raises:
+        UnreadableError: it, or the cluster, can't be read, or it has mistakes.
     """
-    try:
-        edits, _, manager = read_stack_edits(stack_file)
-    except UnreadableError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return UNREADABLE
+    edits, _, manager = read_stack_edits(stack_file)
     problems = [problem for edit in edits for problem in edit.problems]
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)

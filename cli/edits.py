@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from catalog import CatalogError
+from cli.errors import UnreadableError
 from cli.pulumi import Project, PulumiError
 from live.api import Api, ClusterError
 from live.edits import Edit, read_edits, read_free
@@ -17,10 +19,6 @@ from live.kubeconfig import KubeconfigError, read_kubeconfig
 from models.stack import Stack
 from render.ownership import field_manager
 from rules import Source, StackError, read, require_context
-
-
-class UnreadableError(Exception):
-    """The stack file or the cluster can't be read; the text is for the user."""
 
 
 class StackEdits(NamedTuple):
@@ -49,12 +47,23 @@ def read_stack_edits(stack_file: Path, *, room: bool = False) -> StackEdits:
     named = re.fullmatch(r"Pulumi\.(.+)\.ya?ml", stack_file.name)
     if named is None:
         raise UnreadableError(f"{stack_file}: its name does not say which stack it is of; Pulumi.STACK.yaml would")
+    with reading(stack_file) as (stack, _):
+        manager = field_manager(Project.around(stack_file.absolute().parent).name, named[1])
+        return asyncio.run(_read(stack, manager, room=room))
+
+
+@contextmanager
+def reading(stack_file: Path) -> Iterator[tuple[Stack, Source]]:
+    """The stack of a file, whose context the kubeconfig has, for what then looks at its cluster.
+
+    Raises:
+        UnreadableError: it, or the cluster, can't be read, or it has mistakes.
+    """
     try:
         source = Source.load(stack_file)
         stack = read(source.config, source)
         require_context(stack, read_kubeconfig().contexts, source)
-        manager = field_manager(Project.around(stack_file.absolute().parent).name, named[1])
-        return asyncio.run(_read(stack, manager, room=room))
+        yield stack, source
     except OSError as error:
         raise UnreadableError(f"{stack_file}: {error.strerror}") from error
     except CatalogError as error:

@@ -6,7 +6,9 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pulumi
@@ -14,12 +16,16 @@ import pulumi
 from impact.drift import drift_of, reverted
 from impact.report import Impact, assess, text, two_steps
 from live import paths
-from live.api import Api, ApiRefusedError, ClusterError, Object
+from live.api import Api, ApiRefusedError, ClusterError, MissingKindError, Object, UnknownKindError
 from live.edits import Edit, read_edits, read_free, retire_autoscalers, revert
+from live.plan import Plan
+from live.survey import read_survey
 from models.cluster import Cluster
 from models.stack import Stack
-from render import render_control_plane, render_namespace
+from preflight import missing_namespaces, preflight
+from render import control_plane_identity, render_monitoring, render_namespace
 from render.ownership import MANAGER, annotation, field_manager
+from rules import Finding
 
 T = TypeVar("T")
 
@@ -28,43 +34,105 @@ class RefusedEditError(Exception):
     """What is declared can't be done as it is; the text is for the user."""
 
 
-def examine(stack: Stack) -> None:
+def examine(stack: Stack) -> tuple[Edit, ...]:
     """Tell what the edit does to the pods (in a preview) and what others wrote that it reverts; stop it if it can't be done.
 
+    Returns:
+        The edits, for :func:`make_way`.
+
     Raises:
-        RefusedEditError: the API server would refuse an object, another stack declares one too, or Kthena would make pods only to
-            delete them again.
+        RefusedEditError: the cluster lacks what the stack needs, the API server would refuse an object, another stack declares
+            one too, or Kthena would make pods only to delete them again.
     """
     manager = field_manager(pulumi.get_project(), pulumi.get_stack())
     try:
-        impacts, free = _in_thread(_examine(stack, manager))
+        impacts, free, warnings = _in_thread(_examine(stack, manager))
     except ClusterError as error:
         raise RefusedEditError(str(error)) from error
+    for finding in warnings:
+        pulumi.log.warn(str(finding))
     for line in reverted(drift_of([impact.edit for impact in impacts], manager)):
         pulumi.log.warn(line)
     if pulumi.runtime.is_dry_run():
         pulumi.log.info(text(impacts, free))
+    return tuple(impact.edit for impact in impacts)
 
 
-async def _examine(stack: Stack, manager: str) -> tuple[list[Impact], Mapping[str, int] | None]:
-    """What the edits do, and in a preview what they have room for; before an `up` what must go first is gone afterwards."""
+def make_way(stack: Stack, edits: Sequence[Edit]) -> None:
+    """Take away, and bring back, what must be so before an ``up``; in a preview nothing.
+
+    Raises:
+        RefusedEditError: the cluster refuses, or does not answer.
+    """
+
+    async def work() -> None:
+        api = await Api.connect(stack.cluster.context)
+        with suppress(MissingKindError):  # of kinds that come with this stack there is nothing to take away
+            await retire_autoscalers(api, stack, manager)
+        await revert(api, edits, manager)
+
+    if pulumi.runtime.is_dry_run():
+        return
+    manager = field_manager(pulumi.get_project(), pulumi.get_stack())
+    try:
+        _in_thread(work())
+    except ClusterError as error:
+        raise RefusedEditError(str(error)) from error
+
+
+async def _examine(stack: Stack, manager: str) -> tuple[list[Impact], Mapping[str, int] | None, list[Finding]]:
+    """What the edits do, in a preview what they have room for, and what may keep them from it."""
     api = await Api.connect(stack.cluster.context)
-    edits, shared = await asyncio.gather(read_edits(api, stack, manager), _read_shared(api, stack.cluster))
+    looking = asyncio.ensure_future(_look(api, stack))
+    looking.add_done_callback(lambda task: task.cancelled() or task.exception())  # where both fail, one is told
+    try:
+        edits, shared = await asyncio.gather(read_edits(api, stack, manager), _read_shared(api, stack.cluster))
+    except MissingKindError:
+        _refuse(_errors(await looking))  # where Kthena is missing, other things may be, too
+        raise
+    seen = await looking
     impacts = [assess(edit) for edit in edits]
     objects = [*shared, *(one.now for edit in edits for one in edit.objects if one.now)]
-    problems = [
-        *(problem for edit in edits for problem in edit.problems),
-        *_of_other_stacks(objects, manager),
-        *(_protected(edits, stack) if stack.cluster.protect else ()),
-        *(problem for impact in impacts if (problem := two_steps(impact, pulumi.get_stack()))),
-    ]
+    _refuse(
+        [
+            *_errors(seen),
+            *(problem for edit in edits if edit.namespace not in seen.missing_namespaces for problem in edit.problems),
+            *_of_other_stacks(objects, manager),
+            *(_protected(edits, stack) if stack.cluster.protect else ()),
+            *(problem for impact in impacts if (problem := two_steps(impact, pulumi.get_stack()))),
+        ]
+    )
+    free = seen.free
+    if free is None and pulumi.runtime.is_dry_run():
+        free = await read_free(api)
+    return impacts, free, [finding for finding in seen.findings if finding.severity == "warning"]
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What preflight has found; nothing where it is switched off."""
+
+    findings: Sequence[Finding] = ()
+    missing_namespaces: frozenset[str] = frozenset()
+    free: Mapping[str, int] | None = None
+    """extended resource -> number that no pod holds"""
+
+
+async def _look(api: Api, stack: Stack) -> _Seen:
+    if not stack.cluster.preflight:
+        return _Seen()
+    plan = Plan(stack)
+    survey = await read_survey(api, plan)
+    return _Seen(preflight(plan, survey), missing_namespaces(plan, survey), survey.free)
+
+
+def _errors(seen: _Seen) -> list[str]:
+    return [str(finding) for finding in seen.findings if finding.severity == "error"]
+
+
+def _refuse(problems: Sequence[str]) -> None:
     if problems:
         raise RefusedEditError("\n".join(["nothing was changed:", *(f"  {problem}" for problem in problems)]))
-    if pulumi.runtime.is_dry_run():
-        return impacts, await read_free(api)
-    await retire_autoscalers(api, stack, manager)
-    await revert(api, edits, manager)
-    return impacts, None
 
 
 async def _read_shared(api: Api, cluster: Cluster) -> list[Object]:
@@ -73,10 +141,10 @@ async def _read_shared(api: Api, cluster: Cluster) -> list[Object]:
     async def seen(declared: Object) -> Object | None:
         try:
             return await api.get(paths.of(declared))
-        except ApiRefusedError:
+        except (ApiRefusedError, UnknownKindError):
             return None
 
-    declared = [*render_control_plane(cluster), *map(render_namespace, cluster.namespaces)]
+    declared = [*control_plane_identity(cluster), *render_monitoring(cluster), *map(render_namespace, cluster.namespaces)]
     return [item for item in await asyncio.gather(*map(seen, declared)) if item]
 
 
@@ -104,7 +172,8 @@ def _of_other_stacks(objects: Sequence[Object], manager: str) -> Iterator[str]:
     for other, names in found.items():
         yield (
             f"{', '.join(names)}: made by another stack, of field manager {other}\n"
-            "      -> declare each object in one stack only; the control plane: controlPlane.install: false in the others\n"
+            "      -> declare each object in one stack only; the control plane: controlPlane.install: false in the others;\n"
+            "         what watches the router: monitoring.router: false in the others\n"
             "      -> if that stack was renamed or is gone, take them over one by one:\n"
             f"         kubectl annotate KIND NAME {MANAGER}-"
         )

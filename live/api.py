@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -36,11 +36,16 @@ BUSY_PAUSE_SECONDS = 1.0
 FORBIDDEN = 403
 """to this user, or by what admits objects"""
 
+PAGE = 500
+"""objects of one answer, where a cluster may have thousands"""
+
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
 _JSON = "application/json"
+_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _UNAUTHORIZED, _NOT_FOUND, _BUSY = 401, 404, 429
 _KTHENA = ".serving.volcano.sh/"
+_MONITORING = "/monitoring.coreos.com/"
 _DATA_CHANNEL = 0
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """what a pod has instead of a kubeconfig"""
@@ -55,6 +60,14 @@ class ClusterError(Exception):
 
 class UnreachableError(ClusterError):
     """No answer came; the next one may."""
+
+
+class UnknownKindError(ClusterError):
+    """The cluster has no such kind."""
+
+
+class MissingKindError(UnknownKindError):
+    """The cluster lacks a kind of Kthena's."""
 
 
 class ApiRefusedError(ClusterError):
@@ -132,6 +145,42 @@ class Api:
         found = self._body(response, path)
         told = {"apiVersion": found["apiVersion"], "kind": found["kind"].removesuffix("List")}
         return [told | item for item in found["items"] or ()]
+
+    async def pages(self, path: str, labels: str = "", fields: str = "") -> AsyncIterator[Sequence[Object]]:
+        """The objects of a collection, so many at a time that no answer is large; without apiVersion and kind.
+
+        Raises:
+            ClusterError: as ``list``.
+        """
+        parameters = {"limit": str(PAGE), "labelSelector": labels, "fieldSelector": fields, "continue": ""}
+        while True:
+            given = {key: value for key, value in parameters.items() if value}
+            found = self._body(await self._request("GET", path, parameters=given), path)
+            yield found["items"] or []
+            parameters["continue"] = found["metadata"].get("continue", "")
+            if not parameters["continue"]:
+                return
+
+    async def metadata(self, path: str) -> Object | None:
+        """The object at ``path`` with no more than its metadata, None if there is none; nothing of what is in it is sent.
+
+        Raises:
+            ClusterError: as ``get``.
+        """
+        response = await self._request("GET", path, accept=_METADATA)
+        return None if _is_absent(response) else self._body(response, path)
+
+    async def served(self, api_version: str) -> frozenset[str]:
+        """Plural names of the kinds, and ``kinds/subresource``, of an API group's version; none where there is no such version.
+
+        Raises:
+            ClusterError: the cluster refuses or does not answer.
+        """
+        path = f"/apis/{api_version}"
+        response = await self._request("GET", path)
+        if response.status_code == _NOT_FOUND:
+            return frozenset()
+        return frozenset(one["name"] for one in self._body(response, path)["resources"])
 
     async def apply(self, declared: Object, manager: str, *, dry_run: bool = False) -> Object:
         """Server-side apply with ``force``: what ``manager`` declares, it owns from then on.
@@ -228,35 +277,36 @@ class Api:
     ) -> Object:
         return self._body(await self._request(method, path, body, content, parameters), path)
 
-    async def _request(
+    async def _request(  # noqa: PLR0913, PLR0917  # a request has these parts
         self,
         method: str,
         path: str,
         body: Object | None = None,
         content: str = _JSON,
         parameters: Mapping[str, str] | None = None,
+        accept: str = _JSON,
     ) -> httpx.Response:
         """One request, again for as long as the API server is too busy to look at it."""
         latest = time.monotonic() + BUSY_SECONDS
         while True:
-            response = await self._authenticated(method, path, body, content, parameters)
+            response = await self._authenticated(method, path, body, {"Content-Type": content, "Accept": accept}, parameters)
             if response.status_code != _BUSY or time.monotonic() >= latest:
                 return response
             await asyncio.sleep(BUSY_PAUSE_SECONDS)
 
     async def _authenticated(
-        self, method: str, path: str, body: Object | None, content: str, parameters: Mapping[str, str] | None
+        self, method: str, path: str, body: Object | None, headers: Mapping[str, str], parameters: Mapping[str, str] | None
     ) -> httpx.Response:
         """One request; where credentials have expired meanwhile, once more with new ones."""
         used = self._client
-        response = await self._send(used, method, path, body, content, parameters)
+        response = await self._send(used, method, path, body, headers, parameters)
         if response.status_code == _UNAUTHORIZED:
             if self._client is used:
                 # one login for all that wait; no login of its own is left to run when the first of them has failed
                 if self._renewal is None or self._renewal.done():
                     self._renewal = asyncio.ensure_future(self._renew())
                 await self._renewal
-            response = await self._send(self._client, method, path, body, content, parameters)
+            response = await self._send(self._client, method, path, body, headers, parameters)
             _forget_credentials(self._client)
         return response
 
@@ -270,7 +320,7 @@ class Api:
         method: str,
         path: str,
         body: Object | None,
-        content: str,
+        headers: Mapping[str, str],
         parameters: Mapping[str, str] | None,
     ) -> httpx.Response:
         import httpx  # noqa: PLC0415
@@ -285,7 +335,7 @@ class Api:
                 url=rest,
                 raise_for_status=False,
                 params=dict(parameters or {}),
-                headers={"Content-Type": content},
+                headers=dict(headers),
                 content=None if body is None else json.dumps(body).encode(),
             ) as response:
                 return response
@@ -309,9 +359,12 @@ class Api:
                 "log in again, or take the cluster's current kubeconfig; try: kubectl auth whoami",
             )
         if response.status_code == _NOT_FOUND and not _is_absent(response):
+            if _MONITORING in path:
+                remedy = "install its CRDs, or leave cluster.monitoring out"
+                raise UnknownKindError(f"the cluster has no CRDs of the Prometheus operator ({self.name})", remedy)
             if _KTHENA not in path:
-                raise ClusterError(f"the cluster does not know {path} ({self.name})")
-            raise ClusterError(
+                raise UnknownKindError(f"the cluster does not know {path} ({self.name})")
+            raise MissingKindError(
                 f"the cluster has no Kthena CRDs ({self.name})",
                 "install those of Kthena v1.0.0 (charts/kthena/charts/*/crds), or name another context in cluster.context",
             )

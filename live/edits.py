@@ -9,22 +9,26 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from live import paths
-from live.api import FORBIDDEN, Api, ApiRefusedError, Object
+from live.api import FORBIDDEN, Api, ApiRefusedError, MissingKindError, Object, UnknownKindError
 from live.resources import read_room
 from live.snapshot import Snapshot, read_snapshots
+from live.webhooks import is_unanswered
 from models.autoscaling import Autoscaling
 from models.cluster import Cluster
 from models.deployment import Deployment
 from models.stack import Stack
 from render import RenderedDeployment, render_deployment
 from render.deployment import serving_name
-from render.names import DEPLOYMENT_LABEL, MANAGED, selector
+from render.names import DEPLOYMENT_LABEL, MANAGED, ROUTER_NAME, selector
 from render.ownership import DECLARED, annotation, owned, writers
 
+UNANSWERED = "\n      -> Kthena's webhook does not answer: do its controller and router run? kubectl get pods -A | grep kthena"
 _NOT_FOUND = 404
 _AT_ONCE = 20
 """requests; the API server's own fairness begins to queue a client beyond some dozens"""
-_OF_DEPLOYMENTS = (paths.model_servings, paths.model_servers, paths.model_routes, paths.autoscaling_policies)
+_BESIDE = (paths.network_policies, paths.pod_monitors, paths.prometheus_rules)
+"""kinds that a cluster may not have, and that nobody has to be allowed to see who does without them"""
+_OF_DEPLOYMENTS = (paths.model_servings, paths.model_servers, paths.model_routes, paths.autoscaling_policies, *_BESIDE)
 """kinds of which something goes that the declaration has no more; scripts go with the pods that mount them"""
 _NOT_DECLARED = ("apiVersion", "kind", "metadata", "status")
 
@@ -94,16 +98,27 @@ async def read_edits(api: Api, stack: Stack, manager: str) -> tuple[Edit, ...]:
     Raises:
         ClusterError: the cluster does not answer, or does not let us read.
     """
-    wanted = defaultdict(set)
-    for name, deployment in stack.deployments.items():
-        wanted[deployment.namespace].add(name)
     rendered = {name: _rendered(stack, deployment) for name, deployment in stack.deployments.items()}
+    try:
+        return await _read_edits(api, stack, rendered, manager)
+    except MissingKindError:
+        if not stack.cluster.control_plane.install:
+            raise
+    # the stack brings Kthena's kinds: there is nothing of them yet
+    return tuple(_made_anew(deployment, rendered[name], manager) for name, deployment in stack.deployments.items())
+
+
+async def _read_edits(api: Api, stack: Stack, rendered: Mapping[str, RenderedDeployment], manager: str) -> tuple[Edit, ...]:
+    wanted: dict[str, dict[str, str]] = defaultdict(dict)
+    for name, deployment in stack.deployments.items():
+        wanted[deployment.namespace][name] = serving_name(deployment, stack.cluster)
     declared = {paths.of(item): item for one in rendered.values() for item in one.objects}
     snapshots, undeclared = await asyncio.gather(
         read_snapshots(api, wanted), _undeclared(api, wanted.keys(), declared.keys(), manager)
     )
     answered = {name for item in declared.values() if item["kind"] == "ModelRoute" for name in _answered(item)}
-    dry_run = _DryRun(api, manager, asyncio.Semaphore(_AT_ONCE))
+    installs = stack.cluster.control_plane.install
+    dry_run = _DryRun(api, manager, asyncio.Semaphore(_AT_ONCE), installs)
 
     async def edit(deployment: Deployment) -> Edit:
         place = (deployment.namespace, deployment.name)
@@ -171,6 +186,8 @@ class _DryRun:
     api: Api
     manager: str
     slots: asyncio.Semaphore
+    installs: bool
+    """whether this stack brings the webhooks: then they may answer once it has mended them"""
 
     async def __call__(self, declared: Object, scaling: Autoscaling | None) -> Compared:
         """Ask what would become of an object.
@@ -182,7 +199,14 @@ class _DryRun:
             now = await self.api.get(paths.of(declared))
             # an `up` leaves the numbers alone that the autoscaler decides
             wanted = with_scale_of(now, declared, scaling) if now and scaling else declared
-            return Compared(declared, now, await self.api.apply(wanted, self.manager, dry_run=True), scaling)
+            try:
+                stored = await self.api.apply(wanted, self.manager, dry_run=True)
+            except ApiRefusedError as error:
+                if not (self.installs and is_unanswered(error)):
+                    raise
+                is_applied = now and annotation(now, DECLARED) == annotation(declared, DECLARED)
+                stored = now if now and is_applied else declared
+            return Compared(declared, now, stored, scaling)
 
 
 async def _edit(  # noqa: PLR0913, PLR0917  # what is there, and what is wanted of it
@@ -205,9 +229,12 @@ async def _edit(  # noqa: PLR0913, PLR0917  # what is there, and what is wanted 
         declared = owned(item, dry_run.manager)
         try:
             return await dry_run(declared, scaling)
+        except UnknownKindError as error:
+            return f"{item['kind']} {name}: {error}"
         except ApiRefusedError as error:
             if error.code != _NOT_FOUND or deployment.namespace not in _made(stack.cluster):
-                return f"{item['kind']} {name}: {error.message}"
+                hint = UNANSWERED if is_unanswered(error) else ""
+                return f"{item['kind']} {name}: {error.message}{hint}"
             return Compared(declared, None, declared, scaling)  # its namespace comes with this stack
 
     parts = await asyncio.gather(*map(part, rendered.objects))
@@ -226,6 +253,18 @@ async def _edit(  # noqa: PLR0913, PLR0917  # what is there, and what is wanted 
         unanswered=_unanswered(deleted, answered),
         objects=objects,
         refusals=tuple(one for one in parts if isinstance(one, str)),
+    )
+
+
+def _made_anew(deployment: Deployment, rendered: RenderedDeployment, manager: str) -> Edit:
+    objects = tuple(owned(item, manager) for item in rendered.objects)
+    return Edit(
+        deployment.name,
+        deployment.namespace,
+        Snapshot(),
+        after=tuple(item for item in objects if item["kind"] == "ModelServing"),
+        changes=tuple(f"{item['kind']} {item['metadata']['name']}" for item in objects),
+        objects=tuple(Compared(item, None, item) for item in objects),
     )
 
 
@@ -254,11 +293,23 @@ async def _undeclared(
         lists = await asyncio.gather(*(api.list(kind(namespace), selector(MANAGED)) for namespace in namespaces))
         return [item for items in lists for item in items]
 
+    async def read_beside(kind: paths.Kind) -> list[Object]:
+        try:
+            return await read(kind)
+        except UnknownKindError:
+            return []
+        except ApiRefusedError as error:
+            if error.code != FORBIDDEN:
+                raise
+            return []
+
+    lists = await asyncio.gather(*(read_beside(kind) if kind in _BESIDE else read(kind) for kind in _OF_DEPLOYMENTS))
     found = defaultdict(list)
-    for item in (item for items in await asyncio.gather(*map(read, _OF_DEPLOYMENTS)) for item in items):
-        if paths.of(item) not in declared and _has_written(manager, item):
-            metadata = item["metadata"]
-            found[metadata["namespace"], metadata["labels"].get(DEPLOYMENT_LABEL, "")].append(item)
+    for item in (item for items in lists for item in items):
+        metadata = item["metadata"]
+        owner = metadata["labels"].get(DEPLOYMENT_LABEL, "")
+        if paths.of(item) not in declared and owner != ROUTER_NAME and _has_written(manager, item):
+            found[metadata["namespace"], owner].append(item)
     return found
 
 
@@ -266,9 +317,9 @@ async def _leaving(
     api: Api, stack: Stack, undeclared: Mapping[tuple[str, str], list[Object]], answered: Collection[str]
 ) -> list[Edit]:
     """Edits that delete: deployments that this stack has made and does not declare any more."""
-    gone = defaultdict(set)
+    gone: dict[str, dict[str, str]] = defaultdict(dict)
     for namespace, name in undeclared:
-        gone[namespace].add(name)
+        gone[namespace][name] = ""
     snapshots = await read_snapshots(api, gone)
     return [
         Edit(

@@ -37,7 +37,21 @@ nodes = Kind("v1", "Node", "nodes")
 namespaces = Kind("v1", "Namespace", "namespaces")
 service_accounts = Kind("v1", "ServiceAccount", "serviceaccounts")
 deployments = Kind("apps/v1", "Deployment", "deployments")
+replica_sets = Kind("apps/v1", "ReplicaSet", "replicasets")
 controller_revisions = Kind("apps/v1", "ControllerRevision", "controllerrevisions")
+resource_quotas = Kind("v1", "ResourceQuota", "resourcequotas")
+limit_ranges = Kind("v1", "LimitRange", "limitranges")
+secrets = Kind("v1", "Secret", "secrets")
+claims = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+storage_classes = Kind("storage.k8s.io/v1", "StorageClass", "storageclasses")
+priority_classes = Kind("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses")
+runtime_classes = Kind("node.k8s.io/v1", "RuntimeClass", "runtimeclasses")
+queues = Kind("scheduling.volcano.sh/v1beta1", "Queue", "queues")
+custom_resource_definitions = Kind("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions")
+access_reviews = Kind("authorization.k8s.io/v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews")
+network_policies = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
+pod_monitors = Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors")
+prometheus_rules = Kind("monitoring.coreos.com/v1", "PrometheusRule", "prometheusrules")
 cluster_roles = Kind("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles")
 cluster_role_bindings = Kind("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "clusterrolebindings")
 
@@ -57,8 +71,12 @@ _KINDS = {
         service_accounts,
         deployments,
         controller_revisions,
+        network_policies,
+        pod_monitors,
+        prometheus_rules,
         cluster_roles,
         cluster_role_bindings,
+        custom_resource_definitions,
     )
 }
 

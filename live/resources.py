@@ -9,7 +9,8 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-from models.quantities import amount
+from live.api import Object
+from live.servers import Node, Pod, node_of, pod_of, sums
 
 _ENDED = ("Succeeded", "Failed")
 
@@ -30,17 +31,8 @@ class Room:
 
 
 def requests(pod_spec: Mapping[str, Any]) -> Counter[str]:
-    """Extended resources that a pod holds from its scheduling to its end, by resource name.
-
-    Of init containers, which run before the others, the largest counts where it is more than all others together.
-    Source: Kubernetes, "Resource sharing within containers", "Extended resources".
-    """
-    together: Counter[str] = Counter()
-    for container in pod_spec.get("containers") or ():
-        together += _of(container)
-    for container in pod_spec.get("initContainers") or ():
-        together |= _of(container)
-    return together
+    """Extended resources that a pod holds from its scheduling to its end, by resource name."""
+    return _extended(sums(pod_spec, "requests"))
 
 
 def is_placed(pod: Mapping[str, Any]) -> bool:
@@ -48,39 +40,28 @@ def is_placed(pod: Mapping[str, Any]) -> bool:
     return bool(pod["spec"].get("nodeName")) and (pod.get("status") or {}).get("phase") not in _ENDED
 
 
-def read_room(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]) -> Room:
+def read_room(nodes: Iterable[Object], pods: Iterable[Object]) -> Room:
     """What the nodes have left, and who has the rest.
 
     Args:
         nodes: all of the cluster
         pods: all of the cluster
     """
-    left = {
-        node["metadata"]["name"]: _extended((node.get("status") or {}).get("allocatable") or {})
-        for node in nodes
-        if not node["spec"].get("unschedulable")
-    }
+    return room(map(node_of, nodes), map(pod_of, filter(is_placed, pods)))
+
+
+def room(nodes: Iterable[Node], pods: Iterable[Pod]) -> Room:
+    """The same of nodes and pods, less those that have ended, as a scheduler sees them."""
+    left = {node.name: _extended(node.allocatable) for node in nodes if not node.is_cordoned}
     held: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for pod in pods:
-        if is_placed(pod) and pod["spec"]["nodeName"] in left:
-            asked = requests(pod["spec"])
-            left[pod["spec"]["nodeName"]].subtract(asked)
-            held[pod["metadata"]["namespace"]].update(asked)
+        if pod.node in left:
+            asked = _extended(pod.footprint.amounts)
+            left[pod.node].subtract(asked)
+            held[pod.namespace].update(asked)
     return Room({node: +resources for node, resources in left.items()}, held)
 
 
-def _of(container: Mapping[str, Any]) -> Counter[str]:
-    resources = container.get("resources") or {}
-    # A pod's requests default to its limits; in a template nobody has filled them in.
-    return _extended({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
-
-
-def _extended(quantities: Mapping[str, Any]) -> Counter[str]:
+def _extended(thousandths: Mapping[str, int]) -> Counter[str]:
     """Only names with a domain that is not Kubernetes' own are extended resources; they come in whole numbers."""
-    return Counter(
-        {
-            name: int(amount(str(quantity)))
-            for name, quantity in quantities.items()
-            if "/" in name and "kubernetes.io/" not in name
-        }
-    )
+    return Counter({name: amount // 1000 for name, amount in thousandths.items() if "/" in name and "kubernetes.io/" not in name})

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from live import paths
 from live.api import FORBIDDEN, Api, ApiRefusedError, Object
-from render.names import DEPLOYMENT_LABEL, MANAGED, NAME_LABEL, labels, selector
+from render.names import NAME_LABEL, labels, selector
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,14 @@ async def read_snapshot(api: Api, namespace: str, deployment: str, *, events: bo
 
 
 async def read_snapshots(
-    api: Api, wanted: Mapping[str, Collection[str]], *, events: bool = False
+    api: Api, wanted: Mapping[str, Mapping[str, str]], *, events: bool = False
 ) -> dict[tuple[str, str], Snapshot]:
-    """Read many deployments (namespace -> names) with three requests for each namespace.
+    """Read many deployments with three requests for each namespace.
+
+    Args:
+        api: of the cluster
+        wanted: namespace -> deployment -> name of its ModelServing, which is known by it where it has no labels of ours yet
+        events: whether to read them
 
     Returns:
         (namespace, deployment) -> what is there; an empty snapshot of what is not.
@@ -57,14 +62,14 @@ async def read_snapshots(
     """
 
     async def read(namespace: str) -> Snapshot:
-        found = await api.list(paths.model_servings(namespace), selector(MANAGED))
+        found = await api.list(paths.model_servings(namespace))
         return await _with_belongings(api, namespace, found, NAME_LABEL, events=events)
 
     namespaces = await asyncio.gather(*(read(namespace) for namespace in wanted))
     return {
-        (namespace, deployment): _part(whole, deployment)
+        (namespace, deployment): _part(whole, deployment, name)
         for (namespace, deployments), whole in zip(wanted.items(), namespaces, strict=True)
-        for deployment in deployments
+        for deployment, name in deployments.items()
     }
 
 
@@ -94,8 +99,11 @@ async def _with_belongings(  # noqa: PLR0913  # what to read of whom
     )
 
 
-def _part(whole: Snapshot, deployment: str) -> Snapshot:
-    servings = tuple(one for one in whole.model_servings if one["metadata"]["labels"].get(DEPLOYMENT_LABEL) == deployment)
+def _part(whole: Snapshot, deployment: str, name: str) -> Snapshot:
+    ours = labels(deployment).items()
+    servings = tuple(
+        one for one in whole.model_servings if _name(one) == name or ours <= one["metadata"].get("labels", {}).items()
+    )
     names = {_name(one) for one in servings}
 
     def belonging(found: Iterable[Object]) -> tuple[Object, ...]:

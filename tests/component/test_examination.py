@@ -10,9 +10,10 @@ from typing import Any
 import pulumi
 import pytest
 
-from components import RefusedEditError, examine
+from components import RefusedEditError, examination, examine, make_way
 from live import paths
-from live.api import Api, ApiRefusedError, ClusterError
+from live.api import Api, ApiRefusedError, ClusterError, MissingKindError
+from live.survey import Survey
 from models.stack import Stack
 from render import render_deployment, render_namespace
 from render.ownership import MANAGER, field_manager, owned
@@ -30,6 +31,9 @@ class Cluster:
         self.objects: dict[str, Object] = {}
         self.refuses: Callable[[str, Object | None], int] = lambda *_: 0
         """path, what is applied -> status of a refusal, 0 for none"""
+        self.words = "no models on Mondays"
+        self.lacks_kinds = False
+        """none of Kthena's"""
         self.deleted: list[str] = []
         self.applied: list[Object] = []
 
@@ -47,6 +51,7 @@ class Cluster:
         return copy.deepcopy(self.objects.get(path))
 
     async def list(self, path: str, labels: str = "", fields: str = "") -> list[Object]:  # noqa: ARG002 - as the real one
+        self._judge(path, None)
         plural = path.rpartition("/")[2]
         inside = f"{path}/" if "/namespaces/" in path else f"/{plural}/"
         return [copy.deepcopy(item) for known, item in self.objects.items() if inside in known]
@@ -63,7 +68,9 @@ class Cluster:
 
     def _judge(self, path: str, declared: Object | None) -> None:
         if code := self.refuses(path, declared):
-            raise ApiRefusedError(code, "no models on Mondays")
+            raise ApiRefusedError(code, self.words)
+        if self.lacks_kinds and ".serving.volcano.sh/" in path:
+            raise MissingKindError("the cluster has no Kthena CRDs")
 
 
 class Said:
@@ -76,7 +83,12 @@ class Said:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
     monkeypatch.setattr(Api, "connect", made.connect)
+    monkeypatch.setattr(examination, "read_survey", nothing_seen)
     return made
+
+
+async def nothing_seen(*_: object) -> Survey:
+    return Survey("v1.34.4", nodes=None, pods=None)
 
 
 @pytest.fixture(autouse=True)
@@ -111,6 +123,11 @@ def in_a_run(*, preview: bool) -> None:
 
 def stack(**declared: Any) -> Stack:
     return read(stacks.config(**declared))
+
+
+def begin(of: Stack) -> None:
+    """All that a run does before it registers anything."""
+    make_way(of, examine(of))
 
 
 def objects(of: Stack) -> list[Object]:
@@ -184,7 +201,7 @@ def test_what_somebody_has_added_inside_the_pods_is_taken_out_by_an_up_that_pulu
         cluster.has(item)
     (serving,) = [item for path, item in cluster.objects.items() if "/modelservings/" in path]
     serving["spec"]["template"]["roles"][0]["entryTemplate"]["spec"]["containers"][0]["env"].append({"name": "A", "value": "1"})
-    examine(stack(**edit))
+    begin(stack(**edit))
     # what is declared anew, Pulumi applies
     assert [item["kind"] for item in cluster.applied] == ([] if preview or edit else ["ModelServing"])
     assert all({"name": "A", "value": "1"} not in container_env(item) for item in cluster.applied)
@@ -208,7 +225,7 @@ def test_an_autoscaler_that_is_no_longer_declared_is_gone_before_the_numbers_are
         cluster.has(item)
     for wanted, preview, deleted in [(SCALING, False, []), (None, True, []), (None, False, [policy])]:
         in_a_run(preview=preview)
-        examine(stack(autoscaling=wanted) if wanted else stack())
+        begin(stack(autoscaling=wanted) if wanted else stack())
         assert cluster.deleted == deleted
     assert said.warn == []
 
@@ -237,3 +254,45 @@ def test_of_a_protected_stack_no_deployment_and_no_route_goes_even_without_a_pre
         examine(protected)
     examine(free)
     assert said.info == []
+
+
+def test_on_a_cluster_without_kthenas_kinds_all_is_made_by_the_stack_that_brings_them(cluster: Cluster, said: Said) -> None:
+    cluster.lacks_kinds = True
+    in_a_run(preview=True)
+    begin(stack())
+    (report,) = said.info
+    assert "deepseekv4-pd: created, 1P1D in 1 group" in report
+    in_a_run(preview=False)
+    begin(stack())
+    assert (cluster.applied, cluster.deleted) == ([], [])
+
+
+def test_on_a_cluster_without_kthenas_kinds_a_stack_that_does_not_bring_them_is_refused(cluster: Cluster) -> None:
+    cluster.lacks_kinds = True
+    in_a_run(preview=False)
+    with pytest.raises(RefusedEditError, match="no Kthena CRDs"):
+        examine(stack(cluster={"controlPlane": {"install": False}, "preflight": False}))
+
+
+SILENT = 'Internal error occurred: failed calling webhook "validate-modelroute.volcano.sh": connection refused'
+
+
+def silent(path: str, declared: Object | None) -> int:
+    return 500 if declared and "/modelroutes/" in path else 0
+
+
+def test_webhooks_that_do_not_answer_keep_nobody_from_mending_them_with_an_up(cluster: Cluster, said: Said) -> None:
+    for item in objects(stack()):
+        cluster.has(item)
+    cluster.refuses, cluster.words = silent, SILENT
+    in_a_run(preview=False)
+    begin(stack())
+    # neither taken for a foreign change that is to be reverted, which could not succeed either
+    assert (cluster.applied, said.warn) == ([], [])
+
+
+def test_webhooks_of_somebody_else_that_do_not_answer_stop_an_up_before_anything_is_made(cluster: Cluster) -> None:
+    cluster.refuses, cluster.words = silent, SILENT
+    in_a_run(preview=False)
+    with pytest.raises(RefusedEditError, match=r"(?s)nothing was changed.*failed calling webhook.*-> Kthena's webhook does not"):
+        examine(stack(cluster={"controlPlane": {"install": False}}))
