@@ -10,7 +10,7 @@ import pulumi
 
 from components.converging import Converging
 from components.kubernetes_object import KubernetesObject
-from components.outputs import IS_A_KEY, filled, placeholders
+from components.outputs import IS_A_KEY, filled, once, placeholders
 from models.cluster import Cluster
 from models.deployment import Deployment
 from models.role import ROLES
@@ -53,7 +53,8 @@ class PDDeployment(pulumi.ComponentResource):
 
     Created in that order, each after the one before serves, and the route after its other targets; destroyed in the reverse
     order, so the route goes first. A candidate has a ModelServing with all that belongs to it beside the first. What the
-    AutoscalingPolicy scales belongs to it from then on.
+    AutoscalingPolicy scales belongs to it from then on. Where the cluster wants them, a NetworkPolicy comes before the pods, a
+    PodMonitor with them and a PrometheusRule last.
 
     Raises:
         pulumi.RunError: the deployment breaks a rule (the same findings as for a stack file), or has an Output where none can be;
@@ -100,12 +101,15 @@ class PDDeployment(pulumi.ComponentResource):
             route = self._child(
                 _route_resource(rendered.model_route),
                 rendered.model_route,
-                _once(paired, [*self.model_servers, *targets]),
+                once(paired, [*self.model_servers, *targets]),
                 # the first to go: where it may not, nothing goes
                 protect=cluster.protect or None,
                 aliases=[pulumi.Alias(name=name)],
             )
             routed = route.id
+        if rendered.prometheus_rule:
+            # Alerts are about what serves: a model that is loading for the first time would be one.
+            self._child(name, rendered.prometheus_rule, once(routed, [*self.model_servers]))
 
         self.endpoint = pulumi.Output.all(args.router_url, routed).apply(lambda known: f"{known[0]}/v1")
         self.namespace = pulumi.Output.from_input(filled(deployment.namespace))
@@ -120,12 +124,17 @@ class PDDeployment(pulumi.ComponentResource):
         # Resources with their objects' names, which have the content in them: were it one resource that is replaced, an edit that
         # fails and is taken back would have Pulumi create the first object anew and then delete it as the one that was replaced.
         scripts = [self._child(item["metadata"]["name"], item) for item in rendered.scripts.values()]
-        model_serving = self._child(rendered.name, rendered.model_serving, scripts, ignore_changes=_scaled(deployment))
+        guards = [self._child(rendered.name, rendered.network_policy)] if rendered.network_policy else []
+        model_serving = self._child(
+            rendered.name, rendered.model_serving, [*scripts, *guards], ignore_changes=_scaled(deployment)
+        )
         converging = Converging(self, model_serving, deployment, rendered, cluster)
         served = converging.served()
-        model_server = self._child(rendered.name, rendered.model_server, _once(served, [model_serving]))
+        model_server = self._child(rendered.name, rendered.model_server, once(served, [model_serving]))
         if rendered.autoscaling_policy:
             self._child(rendered.name, rendered.autoscaling_policy, [model_serving])
+        if rendered.pod_monitor:
+            self._child(rendered.name, rendered.pod_monitor, [model_serving])
         return _Serving(model_server, served, converging.paired(model_server))
 
     def _child(
@@ -158,11 +167,6 @@ def _scaled(deployment: Deployment) -> list[str]:
     ]
 
 
-def _once(known: pulumi.Output[Any], needed: list[pulumi.Resource]) -> pulumi.Input[list[pulumi.Resource]]:
-    """What is needed, and not before something is ``known``; in a preview it may never be."""
-    return needed if pulumi.runtime.is_dry_run() else known.apply(lambda _: needed)
-
-
 def _route_resource(route: Mapping[str, Any]) -> str:
     """Name of a route's resource: one for each route of the stack."""
     metadata = route["metadata"]
@@ -182,7 +186,7 @@ def _refuse_outputs_where_names_follow(deployment: Deployment, rendered: Rendere
     """Names follow from the content of scripts and routes, and that of a version from its pods."""
     for item in rendered.objects:
         in_pods = () if is_hashed(deployment) else (".spec.template",)
-        elsewhere = (".metadata.annotations", *in_pods) if item["kind"] == "ModelServing" else ()
+        elsewhere = {"ModelServing": (".metadata.annotations", *in_pods), "PrometheusRule": (".spec",)}.get(item["kind"], ())
         for place in placeholders(item):
             if place.endswith(IS_A_KEY) or not place.startswith((".metadata.namespace", *elsewhere)):
                 raise pulumi.RunError(

@@ -51,7 +51,7 @@ def autoscaling_policy(deployment: Deployment, serving: str) -> AutoscalingPolic
             behavior=_behavior(scaling.behavior or Behavior()),
             metrics=_metrics(groups) if groups else None,
             homogeneous_target=HomogeneousTarget(
-                target=Target(target_ref=target, metric_sources=_metric_sources(deployment, groups)),
+                target=Target(target_ref=target, metric_sources=metric_sources(deployment, groups)),
                 min_replicas=groups.min,
                 max_replicas=groups.max,
             )
@@ -85,7 +85,7 @@ def _role(deployment: Deployment, role: RoleName) -> RoleScaling:
         min_replicas=fewest,
         max_replicas=most,
         metrics=_metrics(scaling) if scaling else None,
-        metric_sources=_metric_sources(deployment, scaling) if scaling else None,
+        metric_sources=metric_sources(deployment, scaling) if scaling else None,
     )
 
 
@@ -93,7 +93,7 @@ def _metrics(scaling: Scaling) -> tuple[Metric, ...]:
     return tuple(Metric(name=name, target_value=value) for name, value in scaling.metrics.items())
 
 
-def _metric_sources(deployment: Deployment, scaling: Scaling) -> dict[str, MetricSource]:
+def metric_sources(deployment: Deployment, scaling: Scaling) -> dict[str, MetricSource]:
     """Kthena asks entry pods only, and of a role that is scaled the role's own: it adds these labels to any selector."""
     return {name: _with_port(scaling.metric_sources.get(name), deployment.port) for name in scaling.metrics}
 

@@ -16,7 +16,9 @@ from models.kthena.meta import PodTemplate
 from models.kthena.model_serving import ModelServingSpec, ServingGroupTemplate, ServingRole
 from models.role import ROLES, RoleName
 from render.autoscaling import autoscaling_policy
+from render.monitoring import pod_monitor, prometheus_rule
 from render.names import QUEUE_ANNOTATION, config_map_name, content_hash, is_hashed, metadata
+from render.network_policy import network_policy
 from render.pods import pod_template
 from render.route import model_route, model_server
 from render.scripts import scripts
@@ -28,9 +30,11 @@ class RenderedServing:
 
     scripts: dict[RoleName, dict[str, Any]]
     """immutable ConfigMap of each role"""
+    network_policy: dict[str, Any] | None
     model_serving: dict[str, Any]
     model_server: dict[str, Any]
     autoscaling_policy: dict[str, Any] | None
+    pod_monitor: dict[str, Any] | None
 
     @property
     def name(self) -> str:
@@ -40,8 +44,15 @@ class RenderedServing:
     @property
     def objects(self) -> tuple[dict[str, Any], ...]:
         """In the order in which they are created."""
-        scaled = (self.autoscaling_policy,) if self.autoscaling_policy else ()
-        return (*self.scripts.values(), self.model_serving, self.model_server, *scaled)
+        wanted = (
+            *self.scripts.values(),
+            self.network_policy,
+            self.model_serving,
+            self.model_server,
+            self.autoscaling_policy,
+            self.pod_monitor,
+        )
+        return tuple(item for item in wanted if item)
 
 
 @dataclass(frozen=True)
@@ -53,6 +64,7 @@ class RenderedDeployment:
     """the version that is being tried beside it"""
     model_route: dict[str, Any] | None
     """None where only other deployments' routes lead here"""
+    prometheus_rule: dict[str, Any] | None
 
     @property
     def servings(self) -> tuple[RenderedServing, ...]:
@@ -62,8 +74,8 @@ class RenderedDeployment:
     @property
     def objects(self) -> tuple[dict[str, Any], ...]:
         """In the order in which they are created."""
-        route = (self.model_route,) if self.model_route else ()
-        return (*(item for serving in self.servings for item in serving.objects), *route)
+        last = (item for item in (self.model_route, self.prometheus_rule) if item)
+        return (*(item for serving in self.servings for item in serving.objects), *last)
 
 
 def render_deployment(
@@ -75,6 +87,7 @@ def render_deployment(
         stable=_serving(deployment, cluster),
         candidate=_serving(deployment.candidate, cluster) if deployment.candidate else None,
         model_route=_dump(model_route(deployment, targets)),
+        prometheus_rule=prometheus_rule(deployment, cluster),
     )
 
 
@@ -115,11 +128,13 @@ def _serving(deployment: Deployment, cluster: Cluster) -> RenderedServing:
     files = {role: _scripts(deployment, cluster, role, name) for role in ROLES}
     return RenderedServing(
         scripts=files,
+        network_policy=network_policy(deployment, cluster, name),
         model_serving=dump(
             _model_serving(deployment, cluster, name, {role: found["metadata"]["name"] for role, found in files.items()})
         ),
         model_server=dump(model_server(deployment, name)),
         autoscaling_policy=_dump(autoscaling_policy(deployment, name)),
+        pod_monitor=pod_monitor(deployment, cluster, name),
     )
 
 

@@ -10,6 +10,8 @@ from models.deployment import Deployment
 from models.kthena.meta import Metadata
 
 DEPLOYMENT_LABEL = "app.kubernetes.io/name"
+COMPONENT_LABEL = "app.kubernetes.io/component"
+"""of Kthena's own pods, by their program's name, as its chart has it"""
 MANAGED_LABEL = "app.kubernetes.io/managed-by"
 MANAGED = {MANAGED_LABEL: "kthena-pd"}
 """labels of every object of ours"""

@@ -10,7 +10,7 @@ import yaml
 
 from render import render_control_plane, render_deployment, render_namespace
 from rules import read
-from tests import stacks
+from tests import chart, stacks
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -30,7 +30,7 @@ _Dumper.add_representer(str, _text)
 def test_an_example_stack_renders_what_was_reviewed(name: str, request: pytest.FixtureRequest) -> None:
     stack = read(stacks.stack_file(name))
     objects: list[dict[str, Any]] = [
-        *render_control_plane(stack.cluster),
+        *render_control_plane(stack.cluster, chart.objects()),
         *map(render_namespace, stack.cluster.namespaces),
         *(item for deployment in stack.deployments.values() for item in render_deployment(deployment, stack.cluster).objects),
     ]
