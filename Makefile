@@ -1,12 +1,14 @@
 # Every target makes what it needs: the virtual environment, and for the local cluster the toolchain.
 PYTHON ?= python3
 STACK ?= dev
+TEMPLATE ?= .local/template
+NOT_OF_THE_PROGRAM := Pulumi.%.yaml bench environments examples local tests tools
 VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help up down clean status logs env test test-unit test-cluster check format lock golden docs bench bench-check
+.PHONY: help up down clean status logs env test test-unit test-cluster check format lock golden docs template bench bench-check
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { gsub(/\$$\$$/, "$$", $$2); printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,9 +57,15 @@ bench-check: $(READY) ## measure what checking stack files costs; writes bench/c
 golden: $(READY) ## write what is rendered now as the golden files
 	@$(RUN) -m pytest tests/render --update-golden --quiet
 
-docs: $(READY) ## write what is generated from the code: the stack file's JSON Schema, the pages of the rules
-	@$(RUN) -m rules.schema > schema/stack-file.schema.json
+docs: $(READY) ## write what is generated from the code: the JSON Schemas, the pages of the rules
+	@$(RUN) -m rules.schema schema
 	@$(RUN) -m rules.page docs
+
+template: ## write the program without stacks, tests and local cluster to TEMPLATE, for `pulumi new`
+	@rm -rf .local/template && mkdir -p $(dir $(TEMPLATE)) && mkdir $(TEMPLATE)
+	@cp -R $(filter-out $(NOT_OF_THE_PROGRAM),$(wildcard *)) .gitignore $(TEMPLATE)
+	@find $(TEMPLATE) -name __pycache__ -prune -exec rm -r {} +
+	@echo 'in an empty directory: pulumi new $(abspath $(TEMPLATE))'
 
 lock: $(READY) ## pin all dependencies anew from requirements.in
 	@$(RUN) -m pip install --quiet uv

@@ -1,9 +1,9 @@
 """What a stack file must fulfil beyond its shape: one small function per rule, all findings collected and shown together."""
 
-from rules.check import CHECKS, check, read, read_file, require_context
+from rules.check import CHECKS, check, read, read_file, require_context, require_prefix
 from rules.finding import RULES, Check, Finding, StackError, refuse_errors
 from rules.recipe import deployment
-from rules.source import Source
+from rules.source import Source, settings
 
 __all__ = [
     "CHECKS",
@@ -18,4 +18,6 @@ __all__ = [
     "read_file",
     "refuse_errors",
     "require_context",
+    "require_prefix",
+    "settings",
 ]

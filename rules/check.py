@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path as File
 from typing import Any
 
 import catalog
-from catalog.lines import nearest
 from models.stack import Stack
 from rules import (  # noqa: F401 - each registers its rules
     additional_config,
@@ -16,11 +15,13 @@ from rules import (  # noqa: F401 - each registers its rules
     autoscaling,
     batching,
     capacity,
+    control_plane,
     engine,
     environment,
     escape_hatch,
     lifecycle,
     memory,
+    monitoring,
     names,
     npu,
     parallelism,
@@ -34,8 +35,9 @@ from rules import (  # noqa: F401 - each registers its rules
     speculative,
     weights,
 )
-from rules.finding import RULES, Check, Finding, Path, StackError, in_deployment, in_order, one_of, refuse_errors
-from rules.source import FILE, Place, Source
+from rules.finding import PROJECT, RULES, Check, Finding, StackError, in_deployment, in_order, one_of, refuse_errors
+from rules.layers import BASE, Declared, declared
+from rules.source import FILE, Source
 
 ACCEPTANCE = Check(
     "PD003",
@@ -52,7 +54,15 @@ CONTEXT = Check(
     "Pulumi keeps the context in its state, and would look for the cluster there at every later run. `pd check` reads no "
     "kubeconfig and leaves this to `pulumi preview` and `pulumi up`.",
 )
-CHECKS: tuple[Check, ...] = (FILE, shape.SHAPE, shape.RECIPE, ACCEPTANCE, CONTEXT, *sorted(RULES, key=lambda rule: rule.code))
+CHECKS: tuple[Check, ...] = (
+    FILE,
+    shape.SHAPE,
+    shape.RECIPE,
+    ACCEPTANCE,
+    CONTEXT,
+    BASE,
+    *sorted(RULES, key=lambda rule: rule.code),
+)
 """Everything that has a code, in the order of the codes"""
 
 
@@ -69,23 +79,24 @@ def read_file(file: File) -> tuple[Stack, list[Finding]]:
 
 
 def read(config: Mapping[str, Any], source: Source | None = None, warn: Callable[[Finding], object] = lambda _: None) -> Stack:
-    """Read ``{"cluster": ..., "deployments": ...}`` as the stack file has it, recipes filled in, and check it.
+    """Read ``{"cluster": ..., "deployments": ...}`` as the stack file has it, base and recipes filled in, and check it.
 
     Args:
         config: what the stack file declares
-        source: the file itself, to name the places of what is wrong
+        source: the file itself, to name the places of what is wrong, and to find the base; without it that is looked for from
+            the current directory
         warn: is told each warning of a stack without errors
 
     Raises:
         StackError: with all findings. The rules see the deployments that are well-formed.
     """
-    places = source.places(config) if source else {}
-    name = source.name if source else ""
-    stack, malformed = shape.parse(config)
+    whole = declared(config, source)
+    stack, malformed = shape.parse(whole.config)
     found = check(stack) if stack else []
     if malformed:  # what is not in the stack may be in the file
         found = [finding for finding in found if finding.code not in routing.ABOUT_WHAT_IS_ABSENT]
-    findings = in_order(_placed(finding, name, places) for finding in [*malformed, *found])
+    found = [finding for finding in found if not _is_for_other_stacks(finding, whole)]
+    findings = in_order(finding if finding.line else whole.placed(finding) for finding in [*whole.findings, *malformed, *found])
     refuse_errors(findings)
     if stack is None:  # never without an error that says why
         raise StackError(findings)
@@ -106,13 +117,28 @@ def require_context(stack: Stack, contexts: Collection[str], source: Source | No
     if context is not None and context not in contexts:
         remedy = f"one of {one_of(contexts, context)}; KUBECONFIG says where they are looked for"
         found = Finding(CONTEXT.code, ("cluster", "context"), f"the kubeconfig has no context {context!r}", remedy)
-        raise StackError([_placed(found, source.name, source.places(source.config)) if source else found])
+        raise StackError([declared(source.config, source).placed(found) if source else found])
 
 
-def _placed(finding: Finding, name: str, places: Mapping[Path, Place]) -> Finding:
-    """``finding`` with the place of its path, or of the nearest thing around it that the file has."""
-    place = nearest(finding.path, places)
-    return replace(finding, file=name, line=place.line, column=place.column) if place else finding
+def require_prefix(keys: Iterable[str], project: str) -> None:
+    """Check that no setting has the prefix of a project of another name: `pulumi config set base ...` would give it that.
+
+    Raises:
+        StackError: some have.
+    """
+    others = sorted(key for key in keys if key.startswith(f"{project}:")) if project != PROJECT else []
+    if others:
+        raise StackError(
+            [
+                Finding(shape.SHAPE.code, (), f"nothing reads {key}", f"{PROJECT}:{key.partition(':')[2]} in its place")
+                for key in others
+            ]
+        )
+
+
+def _is_for_other_stacks(finding: Finding, whole: Declared) -> bool:
+    """A warning about what the base accepts for another of the stacks that share it."""
+    return finding.code == ACCEPTANCE.code and finding.severity == "warning" and finding.path in whole.base
 
 
 def check(stack: Stack) -> list[Finding]:

@@ -11,6 +11,7 @@ from models.deployment import Deployment
 from models.quantities import amount
 from models.role import Role, RoleName
 from models.stack import Stack
+from render.pods import engine_image
 from rules.architecture import HYBRID_CONNECTOR, known_architectures
 from rules.finding import Path, Problem, in_deployment, one_of, roles, rule
 from rules.given import environment
@@ -224,3 +225,16 @@ def image_has_a_tag_or_a_digest(stack: Stack) -> Iterator[Problem]:
         if "/" in repository and not tag and "@" not in image:
             path = in_deployment(deployment, "engine", "image")
             yield Problem(path, f"{image} is {image}:latest", f"a tag, such as {image}:{deployment.engine.version}, or a digest")
+
+
+@rule("PD215", source="OCI image specification: a digest is the content, a tag may become another's", severity="warning")
+def images_of_a_protected_stack_are_pinned(stack: Stack) -> Iterator[Problem]:
+    """A pod that is made again after a tag was moved runs another engine than its peer, and no edit or log says so."""
+    family = family_of(stack)
+    if family is None or not stack.cluster.protect:
+        return
+    for deployment in stack.deployments.values():
+        image = engine_image(deployment, family)
+        if "@" not in image:
+            path = in_deployment(deployment, "engine", "image")
+            yield Problem(path, f"{image} is no digest", f"{image}@sha256:..., which `crane digest {image}` prints")

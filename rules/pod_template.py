@@ -182,7 +182,7 @@ def _explained(error: ValidationError, path: Path) -> Iterator[Problem]:
         allowed = [value for value in schema.get("enum", [schema.get("const")]) if value]
         yield Problem(path, f"{shown(given)} is not allowed", f"one of {one_of(allowed, given)}" if allowed else "leave it out")
     else:
-        yield Problem(path, f"{shown(given)} is not allowed", "a quantity, for example 500m or 2Gi")
+        yield Problem(path, f"{shown(given)} is not allowed", schema.get("description", "a quantity, for example 500m or 2Gi"))
 
 
 @rule("PD322", source="Kthena v1.0.0 pkg/model-serving-controller/utils: labels of a template are set over its own (kthena#1593)")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
@@ -86,19 +86,30 @@ def _recipe(deployment: Mapping[str, Any]) -> Mapping[str, Any]:
     return catalog.recipe(deployment["recipe"]) if deployment.get("recipe") is not None else {}
 
 
-def overlay(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """``over`` on ``base``, maps key by key; a map on something else, or on another alternative of a choice, replaces it."""
+def overlay(
+    base: Mapping[str, Any], over: Mapping[str, Any], around: Path = (), replaced: Callable[[Path], object] = lambda _: None
+) -> dict[str, Any]:
+    """``over`` on ``base``, maps key by key; a map on something else, or on another alternative of a choice, replaces it.
+
+    ``around`` is the path of both; ``replaced`` is told each where nothing of ``base`` is left.
+    """
     merged = dict(base)
     for key, value in over.items():
-        merged[key] = value if replaces(key, merged.get(key), value) else overlay(merged[key], value)
+        path = (*around, key)
+        if replaces(path, merged.get(key), value):
+            replaced(path)
+            merged[key] = value
+        else:
+            merged[key] = overlay(merged[key], value, path, replaced)
     return merged
 
 
-def replaces(key: str, below: object, value: object) -> bool:
+def replaces(path: Path, below: object, value: object) -> bool:
     """Whether ``value`` takes the place of ``below``, or else is laid over it key by key."""
     if not isinstance(below, Mapping) or not isinstance(value, Mapping):
         return True
-    return key in ("weights", "cache") and value.keys() != below.keys()
+    is_choice = path[-1] in ("weights", "cache") and path[:-1] != ("deployments",)  # a deployment may be called so
+    return is_choice and value.keys() != below.keys()
 
 
 CANDIDATE = ("rollout", "candidate")
@@ -185,7 +196,7 @@ def _explain(details: ErrorDetails, path: Path, declared: Declared) -> tuple[str
     if details["type"] == "extra_forbidden":
         known = _known_keys(path[:-1])
         if len(path) == 1 and "." in str(path[0]):
-            return "one key with dots in it", "the parts below each other; `pulumi config set --path` writes them so"
+            return "one key with dots in it", "the parts below each other; only a stack file may have them in one"
         return "unknown key", did_you_mean(path[-1], known, f"known here: {one_of(known)}")
     if details["type"] == "missing":
         return "is missing", f"declare it{declared.example(path[-1])}"

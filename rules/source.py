@@ -1,10 +1,11 @@
-"""The stack file as text: what of it is the project's own, and where each thing stands."""
+"""The stack file and its base as text: what of them is the project's own, and where each thing stands."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,10 +35,12 @@ _PLAIN = "plain"
 
 
 class Place(NamedTuple):
-    """Where something begins, both from 1."""
+    """Where something begins, line and column from 1."""
 
     line: int
     column: int
+    file: str = ""
+    """empty where it is clear of which file it is"""
 
 
 @dataclass(frozen=True)
@@ -82,12 +85,21 @@ class Source:
             read, places = self._content
         except StackError:
             return {}
-        return places if read == dict(config) else {}
+        return {path: place._replace(file=self.name) for path, place in places.items()} if read == dict(config) else {}
 
     @cached_property
     def _content(self) -> tuple[dict[str, Any], dict[Path, Place]]:
-        reader = _Reader(self.name)
+        reader = _Reader(self.name, _own)
         return reader.config(_compose(self.name, self.text)), reader.places
+
+
+class Base(Source):
+    """A file that stack files share: ``cluster`` and ``deployments`` stand at its top."""
+
+    @cached_property
+    def _content(self) -> tuple[dict[str, Any], dict[Path, Place]]:
+        reader = _Reader(self.name, lambda path: path)
+        return reader.whole(_compose(self.name, self.text)), reader.places
 
 
 class _Reader:
@@ -97,8 +109,10 @@ class _Reader:
     is a number, a key is always a text, and a key that stands twice is a mistake.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, own: Callable[[Path], Path]) -> None:
         self.name = name
+        self.own = own
+        """path from the top of the file -> path of the project's own config; () where it is none"""
         self.places: dict[Path, Place] = {}
         self._mistakes: list[Finding] = []
         self._count = 0
@@ -106,18 +120,34 @@ class _Reader:
 
     def config(self, root: yaml.Node | None) -> dict[str, Any]:
         """The project's own keys; afterwards ``places`` has those of their paths, and that of config as ()."""
-        content = self._value(root, ()) if root else None
+        content = self._document(root, "a stack file: config, and below it the settings")
         top = self.places.get(("config",), Place(1, 1))
-        content = {} if content is None else content
-        if not isinstance(content, dict):
-            _refuse(self.name, top, "not a map", "a stack file: config, and below it the settings")
         declared = {} if content.get("config") is None else content["config"]
         if not isinstance(declared, dict):
             _refuse(self.name, top, "config is not a map", f"config, and below it {_PREFIX}cluster and {_PREFIX}deployments")
+        self._refuse_mistakes()
+        self.places = {own: place for path, place in self.places.items() if (own := self.own(path))} | {(): top}
+        config = {key.removeprefix(_PREFIX): value for key, value in declared.items() if key.startswith(_PREFIX)}
+        return settings({key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()})
+
+    def whole(self, root: yaml.Node | None) -> dict[str, Any]:
+        """All of a document, a map; afterwards ``places`` has those of all paths."""
+        content = self._document(root, "cluster, and deployments by name")
+        self._refuse_mistakes()
+        self.places[()] = Place(1, 1)
+        return content
+
+    def _document(self, root: yaml.Node | None, wanted: str) -> dict[str, Any]:
+        content = self._value(root, ()) if root else None
+        if content is None:
+            return {}
+        if not isinstance(content, dict):
+            _refuse(self.name, Place(1, 1), "not a map", wanted)
+        return content
+
+    def _refuse_mistakes(self) -> None:
         if self._mistakes:
             raise StackError(self._mistakes)
-        self.places = {own: place for path, place in self.places.items() if (own := _own(path))} | {(): top}
-        return {key.removeprefix(_PREFIX): value for key, value in declared.items() if key.startswith(_PREFIX)}
 
     def _value(self, node: yaml.Node, path: Path) -> Any:
         self._tally(node)
@@ -137,7 +167,7 @@ class _Reader:
     def _map(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
         found: dict[str, Any] = {}
         self._fill(found, node, path)
-        if found.keys() == {"secure"} and isinstance(found["secure"], str) and _own(path):
+        if found.keys() == {"secure"} and isinstance(found["secure"], str) and self.own(path):
             remedy = "write it plainly: sizes, names and ports are no secrets, and credentials belong into a Kubernetes Secret"
             self._mistake(node, path, "encrypted, only Pulumi can read it", remedy)
         return found
@@ -190,8 +220,8 @@ class _Reader:
         self._around.remove(id(node))
 
     def _mistake(self, node: yaml.Node, path: Path, what: str, remedy: str) -> None:
-        line, column = _place(node)
-        self._mistakes.append(Finding(FILE.code, _own(path), what, remedy, file=self.name, line=line, column=column))
+        line, column, _ = _place(node)
+        self._mistakes.append(Finding(FILE.code, self.own(path), what, remedy, file=self.name, line=line, column=column))
 
 
 def _own(path: Path) -> Path:
@@ -199,6 +229,24 @@ def _own(path: Path) -> Path:
     if len(path) < 2 or path[0] != "config" or not str(path[1]).startswith(_PREFIX):  # noqa: PLR2004 - config.KEY
         return ()
     return (str(path[1]).removeprefix(_PREFIX), *path[2:])
+
+
+def settings(texts: Mapping[str, str | None]) -> dict[str, Any]:
+    """What stands in the stack file, of the texts that Pulumi hands to the program; None is a key that is absent.
+
+    Maps and lists come as JSON, all else as its text, and null as an empty one. A number of a key with dots stays a text, as
+    `pulumi config set` writes it. Nothing is null at the end of a path, and else as if it were absent.
+    """
+    values = {key: _setting(key, text or "null") for key, text in texts.items()}
+    return {key: value for key, value in values.items() if value is not None or "." in key}
+
+
+def _setting(key: str, text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except ValueError:  # also of a number that has thousands of digits
+        return text
+    return value if value is None or isinstance(value, dict | list) or "." not in key else text
 
 
 def _place(node: yaml.Node) -> Place:

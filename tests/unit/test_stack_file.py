@@ -117,6 +117,16 @@ def test_an_unknown_key_is_refused_with_the_key_that_was_meant(edit: dict[str, A
     assert remedy in str(raised.value)
 
 
+@pytest.mark.parametrize("path", ["npu.nodeSelector", "monitoring.labels", "monitoring.dashboard"])
+@pytest.mark.parametrize("label", [("a b", ""), ("/a", ""), ("a/b/c", ""), ("", ""), ("a" * 64, ""), ("a", "b c"), ("a", "-b")])
+def test_a_label_that_kubernetes_does_not_take_is_refused(path: str, label: tuple[str, str]) -> None:
+    around, key = path.split(".")
+    whole = stacks.CLUSTER.get(around, {}) | {key: dict([label])}
+    assert findings(stacks.config(cluster={around: whole})) == [("PD001", dotted(("cluster", around, key, label[0])))]
+    whole = stacks.CLUSTER.get(around, {}) | {key: {"node.example/Pool_1.a": "B_1.2-c", "empty": ""}}
+    assert findings(stacks.config(cluster={around: whole})) == []
+
+
 def test_a_role_without_parallelism_is_told_what_to_write_and_which_recipes_there_are() -> None:
     bare = {**catalog.recipe(stacks.RECIPE)}
     bare["prefill"] = {key: value for key, value in bare["prefill"].items() if key != "parallelism"}
@@ -167,7 +177,7 @@ def test_downloaded_weights_replace_the_recipes_host_path() -> None:
 
 
 def test_everything_with_a_code_has_an_example_but_what_no_stack_alone_can_break() -> None:
-    assert {check.code for check in CHECKS} - {"PD000", "PD004"} == example.codes()
+    assert {check.code for check in CHECKS} - {"PD000", "PD004", "PD005"} == example.codes()
 
 
 @pytest.mark.parametrize("code", sorted(example.codes()))

@@ -11,11 +11,14 @@ import pytest
 import yaml
 
 import catalog
-from rules.schema import stack_file_schema
+from rules.schema import base_file_schema, schemas, stack_file_schema
 from tests import stacks
 
-FILE = stacks.ROOT / "schema" / "stack-file.schema.json"
+DIRECTORY = stacks.ROOT / "schema"
+FILE = DIRECTORY / "stack-file.schema.json"
+BASE = stacks.ROOT / "environments" / "base.yaml"
 VALIDATOR = jsonschema.Draft202012Validator(stack_file_schema())
+BASE_VALIDATOR = jsonschema.Draft202012Validator(base_file_schema())
 
 
 def whole_file(name: str) -> dict[str, Any]:
@@ -23,11 +26,12 @@ def whole_file(name: str) -> dict[str, Any]:
     return content
 
 
-def test_the_published_schema_is_that_of_the_models_and_the_catalogue() -> None:
-    assert json.loads(FILE.read_text()) == stack_file_schema(), "run `make docs`"
+def test_the_published_schemas_are_those_of_the_models_and_the_catalogue() -> None:
+    published = {file.name: json.loads(file.read_text()) for file in DIRECTORY.glob("*.json")}
+    assert published == schemas(), "run `make docs`"
 
 
-@pytest.mark.parametrize("name", ["dev", "deepseek-v2-lite"])
+@pytest.mark.parametrize("name", ["dev", "deepseek-v2-lite", "staging", "prod"])
 def test_an_example_stack_fits_the_schema_that_it_names_for_editors(name: str) -> None:
     first_line = (stacks.ROOT / f"Pulumi.{name}.yaml").read_text().splitlines()[0]
     assert (stacks.ROOT / first_line.rpartition("=")[2]) == FILE
@@ -53,6 +57,37 @@ def test_an_editor_marks_what_the_program_would_refuse(edit: dict[str, Any]) -> 
     broken = copy.deepcopy(whole_file("dev"))
     broken["config"]["kthena-pd:deployments"]["deepseekv4-pd"].update(edit)
     assert not VALIDATOR.is_valid(broken)
+
+
+def test_the_base_fits_the_schema_that_it_names_for_editors() -> None:
+    named = BASE.read_text().splitlines()[0].rpartition("=")[2]
+    assert (BASE.parent / named).resolve() == DIRECTORY / "base-file.schema.json"
+    assert [error.message for error in BASE_VALIDATOR.iter_errors(yaml.safe_load(BASE.read_text()))] == []
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [{"base": "x.yaml"}, {"clutser": {}}, {"config": {}}, {"deployments": {"a": None}}, {"deployments": {"a": {"ratio": 3}}}],
+)
+def test_an_editor_marks_what_can_not_stand_in_a_base(edit: dict[str, Any]) -> None:
+    assert not BASE_VALIDATOR.is_valid(yaml.safe_load(BASE.read_text()) | edit)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fits"),
+    [
+        ("base", "environments/base.yaml", True),
+        ("base", 3, False),
+        ("cluster", {"npu": {"nodes": 8}}, True),
+        ("deployments", {"chat": None}, True),
+        ("deployments.chat.groups", "2", True),
+        ("cluster.npu.family", "A3", True),
+        ("clutser.npu.family", "A3", False),
+        ("bases", "x.yaml", False),
+    ],
+)
+def test_an_editor_knows_what_a_stack_with_a_base_may_hold(key: str, value: object, *, fits: bool) -> None:
+    assert VALIDATOR.is_valid({"config": {f"kthena-pd:{key}": value}}) == fits
 
 
 def test_an_editor_marks_an_unknown_key_of_the_project_and_leaves_other_projects_alone() -> None:
