@@ -16,8 +16,8 @@ NOTHING, FOUND, UNREADABLE = 0, 1, 2
 
 
 HELP = """\
-Check stack files as `pulumi up` would, without a cluster, Pulumi or its state. Two things are left to Pulumi: whether the
-kubeconfig has the declared context, and settings that come from Pulumi.yaml or from an environment of Pulumi ESC."""
+Check stack files as `pulumi up` would, each with its base, without a cluster, Pulumi or its state. Two things are left to Pulumi:
+whether the kubeconfig has the declared context, and settings that come from Pulumi.yaml or from an environment of Pulumi ESC."""
 
 HELP_MORE = """\
 examples:

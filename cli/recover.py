@@ -232,7 +232,7 @@ def _make_anew(project: Project, stack: str, *, yes: bool) -> None:
     _do("stack", "init", stack)
 
 
-_KINDS = "modelservings,modelservers,modelroutes,autoscalingpolicies,configmaps"
+_KINDS = "modelservings,modelservers,modelroutes,autoscalingpolicies,configmaps,networkpolicies"
 
 
 def _held(lock: pulumi.Lock, stack: str) -> str:

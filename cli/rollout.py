@@ -177,11 +177,12 @@ def _promote(found: _StackFile, name: str, now: bool) -> Iterator[str]:  # noqa:
 
     def is_the_candidate(stack: Stack) -> None:
         own = stack.deployments[name]
+        _require_settled(own, found)
         others = [path for path, _, _ in _differences(candidate, own)] if candidate else []
         if others:
             raise _RefusedError(
-                f"the recipe of {name} would show through in {', '.join(others)}; declare that in the candidate in full, "
-                "with null for what is not to be there"
+                f"the recipe of {name}, or its base, would show through in {', '.join(others)}; declare that in the candidate "
+                "in full, with null for what is not to be there"
             )
 
     _replace(found, text, name, lambda own: _settled({**overlay(own, own["rollout"]["candidate"])}), is_the_candidate)
@@ -191,7 +192,8 @@ def _promote(found: _StackFile, name: str, now: bool) -> Iterator[str]:  # noqa:
 
 def _abort(found: _StackFile, name: str, _now: bool) -> Iterator[str]:  # noqa: FBT001 - an action
     _tried(found, name)
-    _replace(found, StackText(found.source.text, name).without_candidate(), name, _settled)
+    text = StackText(found.source.text, name).without_candidate()
+    _replace(found, text, name, _settled, lambda stack: _require_settled(stack.deployments[name], found))
     yield f"{name}: without the candidate"
     yield f"now: {found.up}"
 
@@ -201,12 +203,25 @@ ACTIONS: Mapping[str, Action] = {"status": _status, "next": _next, "promote": _p
 
 
 def _tried(found: _StackFile, name: str) -> Rollout:
-    """The rollout of a deployment with a candidate."""
+    """The rollout of a deployment with a candidate that the stack file itself declares."""
     rollout = found.stack.deployments[name].rollout
     if rollout is None or rollout.candidate is None:
         strategy = "{strategy: Canary, candidate: {engine: {version: ...}}}"
         raise _RefusedError(f"{name} has no candidate; declare one: rollout: {strategy}")
+    here: Any = found.source.config
+    for key in ("deployments", name, "rollout", "candidate"):
+        here = here.get(key) if isinstance(here, Mapping) else None
+    if here is None:
+        place = f"{found.stack.base}, which other stacks share" if found.stack.base else "keys with dots"
+        raise _RefusedError(
+            f"the candidate of {name} stands in {place}; declare it in {found.path}, below deployments.{name}.rollout"
+        )
     return rollout
+
+
+def _require_settled(deployment: Deployment, found: _StackFile) -> None:
+    if deployment.candidate:
+        raise _RefusedError(f"{found.stack.base} has a part of the candidate of {deployment.name} too; take it out there first")
 
 
 def _settled(declared: Mapping[str, Any]) -> dict[str, Any]:

@@ -263,7 +263,7 @@ def _is_alias(entry: _Entry) -> bool:
 
 
 def _is_laid_over(entry: _Entry, below: object, value: object) -> bool:
-    return not _is_alias(entry) and not replaces(entry.key.value, below, value)
+    return not _is_alias(entry) and not replaces((entry.key.value,), below, value)
 
 
 def _column(block: yaml.Node) -> int:

@@ -39,7 +39,10 @@ token = Secret(
 )
 
 # Kthena is on the cluster already.
-cluster = Cluster(npu=Npu(family="A3", device_plugin="mindcluster"), control_plane=ControlPlane(install=False))
+cluster = Cluster(
+    npu=Npu(family="A3", device_plugin="mindcluster", node_selector={"accelerator-type": "module-a3-16-super-pod"}),
+    control_plane=ControlPlane(install=False),
+)
 where = placeholder(namespace.metadata.name)
 model: ModelOverrides = {
     "served": "qwen3-30b",

@@ -8,21 +8,25 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import pytest
 
-from local import chat, control_plane, pulumi
+from local import chat, control_plane, pulumi, toolchain
+from local.cluster import load
 from local.state import OVERRIDE, State
 from tests import stacks
 
 DEPLOYMENT = "deepseekv4-pd"
 OUR_KINDS = (
     "modelservings,modelservers,modelroutes,autoscalingpolicies,configmaps,deployments,services,"
-    "serviceaccounts,namespaces,clusterroles,clusterrolebindings"
+    "serviceaccounts,namespaces,roles,rolebindings,clusterroles,clusterrolebindings,networkpolicies,"
+    "validatingwebhookconfigurations,mutatingwebhookconfigurations"
 )
 T = TypeVar("T")
 Pods = dict[str, dict[str, Any]]
@@ -37,6 +41,10 @@ class Cluster:
     config_file: Path
     router_port: int
     debug_port: int
+    webhook_ports: tuple[int, int]
+    """of router and controller"""
+    over: Mapping[str, object] = field(default_factory=dict)
+    """path in the stack file -> value that goes over stack dev's"""
     first_up: str = ""
     """what the first ``make up`` printed"""
     pulumi: pulumi.Pulumi = field(init=False)
@@ -65,7 +73,11 @@ class Cluster:
         shutil.copy(stacks.ROOT / "Pulumi.dev.yaml", self.config_file)
         self.configure("cluster.controlPlane.router.port", self.router_port)
         self.configure("cluster.controlPlane.router.debugPort", self.debug_port)
+        self.configure("cluster.controlPlane.router.webhookPort", self.webhook_ports[0])
+        self.configure("cluster.controlPlane.controller.webhookPort", self.webhook_ports[1])
         self.configure(f"deployments.{DEPLOYMENT}.readiness.drainPeriod", "1s")
+        for path, value in self.over.items():
+            self.configure(path, value)
 
     def reset(self) -> None:
         """Bring stack dev to what is committed, whatever has been done to it."""
@@ -134,21 +146,31 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster on which ``make up`` has run once, with stack dev at 1P1D."""
-    directory = tmp_path_factory.mktemp("cluster")
-    config_file = directory / "Pulumi.dev.yaml"
-    started = Cluster(State(directory / "state"), config_file, free_port(), free_port())
+@contextmanager
+def running(
+    directory: Path, description: str = "cluster.yaml", over: Mapping[str, object] = MappingProxyType({})
+) -> Iterator[Cluster]:
+    """A cluster as ``local/<description>`` has it, on which ``make up`` has run once with stack dev and what goes ``over`` it."""
+    config_file, described = directory / "Pulumi.dev.yaml", stacks.ROOT / "local" / description
+    toolchain.ensure(control_plane.tools(load(described)), print)  # on a new machine it takes longer than an `up` may
+    ports = free_port(), free_port(), (free_port(), free_port())
+    started = Cluster(State(directory / "state"), config_file, *ports, over)
     started.pulumi.select("dev")
     started.declare()
     try:
-        up = started.local("up", "--config-file", str(config_file))
+        up = started.local("up", "--config-file", str(config_file), "--cluster", str(described))
         assert up.returncode == 0, up.stdout + up.stderr
         started.first_up = up.stdout
         yield started
     finally:
         control_plane.down(print, started.state)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster on which ``make up`` has run once, with stack dev at 1P1D."""
+    with running(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
 
 
 @pytest.fixture

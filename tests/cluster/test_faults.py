@@ -102,6 +102,8 @@ def _declared_part(item: Object) -> Object:
     if item["kind"] == "Service":
         addresses = ("clusterIP", "clusterIPs", "ports")
         rest["spec"] = {key: value for key, value in item["spec"].items() if key not in addresses}
+    for webhook in rest.get("webhooks", ()):
+        webhook["clientConfig"].pop("caBundle", None)  # of a certificate that Kthena makes anew with its namespace
     annotations = {key: value for key, value in metadata["annotations"].items() if key != "deployment.kubernetes.io/revision"}
     managers = sorted({entry["manager"] for entry in metadata["managedFields"]})
     return {"labels": metadata["labels"], "annotations": annotations, "managers": managers, **rest}
@@ -145,7 +147,7 @@ def end(process: subprocess.Popen[str]) -> str:
 def project(cluster: Cluster) -> Iterator[Project]:
     directory = cluster.config_file.parent / "project"
     directory.mkdir()
-    for name in ("Pulumi.yaml", ".venv", "__main__.py"):
+    for name in ("Pulumi.yaml", ".venv", "__main__.py", "local"):
         (directory / name).symlink_to(stacks.ROOT / name)
     (directory / cluster.config_file.name).symlink_to(cluster.config_file)
     yield Project(cluster, directory)

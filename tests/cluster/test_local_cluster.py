@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
+import yaml
 
+from local import chat
 from local.state import OVERRIDE
 from tests import stacks
-from tests.cluster.conftest import Cluster, free_port, is_ready, uids
+from tests.cluster.conftest import Cluster, free_port, is_ready, uids, until
 
 
 def test_a_port_that_somebody_else_holds_is_named_with_the_setting_that_moves_the_router(converged: Cluster) -> None:
@@ -36,6 +40,28 @@ def test_after_down_nothing_runs_and_the_next_up_goes_on_with_the_same_objects(c
     assert uids(converged.settled_pods()) == before
 
 
+def test_a_service_is_reached_by_its_address_inside_the_cluster_and_an_answer_streams_through_it(converged: Cluster) -> None:
+    flags = ["create", "service", "clusterip", "chat", "--namespace=kthena-system", "--tcp"]
+    converged.kubectl(*flags, f"8081:{converged.router_port}")
+    try:
+        converged.kubectl(
+            "set", "selector", "service", "chat", "app.kubernetes.io/name=kthena-router", "--namespace=kthena-system"
+        )
+        (service,) = converged.objects("services", "--namespace=kthena-system", "--field-selector=metadata.name=chat")
+        url = f"http://{service['spec']['clusterIP']}:8081"
+        until(lambda: serves(url), 5)
+        answer = chat.chat(url, "deepseek_v4", "What is a KV cache?", stream=True)
+        assert (answer.chunks > 1, answer.complete) == (True, True)
+    finally:
+        converged.kubectl("delete", "service", "chat", "--namespace=kthena-system")
+
+
+def serves(url: str) -> bool | None:
+    with contextlib.suppress(httpx.ConnectError):
+        return httpx.get(f"{url}/healthz", trust_env=False).is_success or None
+    return None
+
+
 def test_status_names_every_program_and_pod_and_logs_shows_both_kinds(converged: Cluster) -> None:
     status = converged.local("status").stdout
     for name in ("etcd", "kube-apiserver", "kubelet", "deepseekv4-pd-0-prefill-0-0", "kthena-router"):
@@ -51,9 +77,11 @@ def test_status_names_every_program_and_pod_and_logs_shows_both_kinds(converged:
 def second(tmp_path: Path) -> Path:
     """Stack file for a second cluster beside the first."""
     config_file = tmp_path / "Pulumi.dev.yaml"
-    text = (stacks.ROOT / "Pulumi.dev.yaml").read_text()
-    assert "port: 8080" in text
-    config_file.write_text(text.replace("port: 8080", f"port: {free_port()}\n        debugPort: {free_port()}"))
+    content = yaml.safe_load((stacks.ROOT / "Pulumi.dev.yaml").read_text())
+    control_plane = content["config"]["kthena-pd:cluster"]["controlPlane"]
+    control_plane["router"] |= {port: free_port() for port in ("port", "debugPort", "webhookPort")}
+    control_plane["controller"]["webhookPort"] = free_port()
+    config_file.write_text(yaml.safe_dump(content))
     return config_file
 
 

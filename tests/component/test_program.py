@@ -18,7 +18,8 @@ from tests.component.conftest import Deploy, Recording
 def _kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "kubeconfig").write_text("contexts: [{name: kthena-pd-local}]\n")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-    monkeypatch.setattr("components.examine", lambda _: None)  # there is no cluster to look at
+    monkeypatch.setattr("components.examine", lambda _: ())  # there is no cluster to look at
+    monkeypatch.setattr("components.make_way", lambda *_: None)
 
 
 def run_program() -> dict[str, Any]:
@@ -156,6 +157,28 @@ def test_a_context_that_the_kubeconfig_does_not_have_never_reaches_pulumis_state
     said = said_without_registering(monkeypatch)
     assert "kthena-pd:cluster.context: the kubeconfig has no context 'prod'" in said
     assert "one of kthena-pd-local" in said
+
+
+def test_the_settings_have_the_same_prefix_in_a_project_of_another_name(deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulumi, "get_project", lambda: "serving")
+    assert run_stack(deploy, stacks.stack_file("deepseek-v2-lite")).of_kind("PDDeployment")
+    monkeypatch.setenv("PULUMI_CONFIG", json.dumps({"serving:base": "base.yaml"}))
+    said = said_without_registering(monkeypatch)
+    assert "PD001: nothing reads serving:base\n      -> kthena-pd:base in its place" in said
+
+
+def test_a_base_and_keys_with_dots_are_plain_texts_for_pulumi(
+    deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = stacks.stack_file("deepseek-v2-lite")
+    (tmp_path / "base.yaml").write_text(json.dumps({"deployments": declared.pop("deployments")}))
+    config = as_config(declared) | {
+        "kthena-pd:base": str(tmp_path / "base.yaml"),
+        "kthena-pd:deployments.deepseek-v2-lite.groups": "2",
+    }
+    monkeypatch.setenv("PULUMI_CONFIG", json.dumps(config))
+    recording = deploy(run_program, config=config)[1]
+    assert recording.one("ModelServing").inputs["spec"]["replicas"] == 2
 
 
 def said_without_registering(monkeypatch: pytest.MonkeyPatch) -> str:

@@ -165,9 +165,9 @@ def test_anchors_and_merge_keys_work_and_a_mistake_is_shown_where_it_is_written(
     ],
 )  # fmt: skip
 def test_values_are_those_that_pulumi_reads(text: str, value: object) -> None:
-    config = Source("x", f"config:\n  kthena-pd:a: {text}\n").config
-    assert config == {"a": value}
-    assert type(config["a"]) is type(value)
+    config = Source("x", f"config:\n  kthena-pd:a:\n    b: {text}\n").config
+    assert config == {"a": {"b": value}}
+    assert type(config["a"]["b"]) is type(value)
 
 
 def test_keys_are_texts_as_in_what_pulumi_hands_over() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli import drift as command
+from cli.__main__ import main
 from impact.drift import Drift, drift, reverted, scaled_fields, shown
 from live import paths
 from live.api import Api, ApiRefusedError, ClusterError
@@ -504,8 +505,8 @@ def model_serving(cluster: Cluster) -> Server:
 
 
 def ran(capsys: pytest.CaptureFixture[str], style: str = "text", file: str = "Pulumi.dev.yaml") -> tuple[int, str, str]:
-    code = command.run(Path(file), style)
-    return code, *capsys.readouterr()
+    sys.argv = ["pd", "drift", "--format", style, file]
+    return main(), *capsys.readouterr()
 
 
 def test_pd_drift_of_a_cluster_as_declared_is_one_line(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:

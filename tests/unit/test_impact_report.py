@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cli import diff
+from cli.__main__ import UNREADABLE, main
 from impact.report import assess, text, two_steps
 from live import paths
 from live.api import Api, ApiRefusedError, ClusterError
@@ -37,7 +38,7 @@ class FakeApi:
 
     objects: dict[str, Object] = field(default_factory=dict)
     """by their paths"""
-    refused: dict[str, ApiRefusedError] = field(default_factory=dict)
+    refused: dict[str, ClusterError] = field(default_factory=dict)
     """what is answered at a path"""
 
     def put(self, *items: Object) -> None:
@@ -113,7 +114,8 @@ class Cluster:
                 self.api.put(stored)
 
     def said(self, capsys: pytest.CaptureFixture[str], style: str = "text") -> tuple[int, str, str]:
-        code = diff.run(self.file, style)
+        sys.argv = ["pd", "diff", "--format", style, str(self.file)]
+        code = main()
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 
@@ -485,7 +487,8 @@ def test_what_is_no_readable_stack_file_is_one_message(
     file = cluster.file.with_name(name)
     if content:
         file.write_text(content)
-    assert diff.run(file, "text") == 2
+    sys.argv = ["pd", "diff", str(file)]
+    assert main() == UNREADABLE
     captured = capsys.readouterr()
     assert captured.out == ""
     assert said in captured.err

@@ -104,7 +104,7 @@ def test_of_a_deployment_that_is_not_there_nothing_is_seen() -> None:
 
 @pytest.mark.parametrize("events", [False, True])
 def test_many_deployments_are_read_as_one_by_one_but_with_few_requests(events: bool) -> None:  # noqa: FBT001
-    wanted = {"a": ["chat", "chat-2", "none"], "b": ["chat"]}
+    wanted = {"a": {"chat": "chat", "chat-2": "chat-2", "none": "none"}, "b": {"chat": "chat"}}
     store = Store(OBJECTS)
     together = asyncio.run(read_snapshots(store, wanted, events=events))
     assert store.requests == (10 if events else 6)
@@ -114,9 +114,14 @@ def test_many_deployments_are_read_as_one_by_one_but_with_few_requests(events: b
             assert together[namespace, deployment] == alone
 
 
+def test_a_modelserving_that_an_up_will_take_over_is_known_by_its_name() -> None:
+    seen = asyncio.run(read_snapshots(Store(OBJECTS), {"a": {"mine": "by-hand"}}))["a", "mine"]
+    assert (names(seen.model_servings), names(seen.pods)) == (["by-hand"], ["by-hand-0-decode-0-0"])
+
+
 def read(store: Store, *, events: bool = True, revisions: bool = True) -> list[Snapshot]:
     """Deployment chat, read both ways."""
-    many = asyncio.run(read_snapshots(store, {"a": ["chat"]}, events=events))
+    many = asyncio.run(read_snapshots(store, {"a": {"chat": "chat"}}, events=events))
     return [asyncio.run(read_snapshot(store, "a", "chat", events=events, revisions=revisions)), many["a", "chat"]]
 
 
@@ -145,7 +150,7 @@ def test_what_is_needed_or_is_refused_for_another_reason_is_an_error(path: str, 
     with pytest.raises(ApiRefusedError):
         asyncio.run(read_snapshot(store, "a", "chat", events=True))
     with pytest.raises(ApiRefusedError):
-        asyncio.run(read_snapshots(store, {"a": ["chat"]}, events=True))
+        asyncio.run(read_snapshots(store, {"a": {"chat": "chat"}}, events=True))
 
 
 def test_paths_are_those_of_the_api_server() -> None:

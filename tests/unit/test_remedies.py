@@ -79,9 +79,12 @@ def test_what_can_not_be_left_out_is_not_told_to_be() -> None:
     assert "leave it out" in found(stacks.config(decode=None))["PD001"].remedy
 
 
-def test_a_key_with_dots_is_what_config_set_writes_without_path() -> None:
-    config = stacks.config() | {f"deployments.{NAME}.ratio": "2P1D"}
-    assert "pulumi config set --path" in found(config)["PD001"].remedy
+def test_a_key_with_dots_beside_its_parts_is_removed_as_the_remedy_says() -> None:
+    dots = f"deployments.{NAME}.ratio"
+    config = stacks.config(ratio="1P1D") | {dots: "2P1D"}
+    assert f"`pulumi config rm 'kthena-pd:{dots}'`" in found(config)["PD001"].remedy
+    del config[dots]
+    assert found(config) == {}
 
 
 def test_the_shape_of_the_file_can_not_be_accepted() -> None:

@@ -68,6 +68,13 @@ def groups_roll(**configuration: Any) -> dict[str, Any]:
         r"\(?=",
         r"\\[(?!]",
         r"[]\](?=]",
+        "[(]",
+        r"a\)",
+        r"\Q(*\E",
+        "[a]*",
+        "(?:a)?(|b)",
+        "]",
+        "()",
     ],
 )
 def test_what_go_compiles_is_a_match(expression: str) -> None:
@@ -75,9 +82,14 @@ def test_what_go_compiles_is_a_match(expression: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "expression", ["(?=a)", "(?!a)", "(?<=a)", "(?<!a)", r"(a)\1", r"(a)\\\1", r"(a)\18", r"a\9", "(?P<a>x)(?P=a)", r"[a](?!\])"]
+    "expression",
+    [
+        *("(?=a)", "(?!a)", "(?<=a)", "(?<!a)", r"(a)\1", r"(a)\\\1", r"(a)\18", r"a\9", "(?P<a>x)(?P=a)", r"[a](?!\])"),
+        *("(", ")", "a)(b", "((a)", "[a", "[]", "[^]", r"[a\]", "(a]", r"\((a"),
+        *("*", "*.example.com", "+", "?", "a|*", "(*a)", "a|?"),
+    ],
 )
-def test_look_around_and_references_to_groups_are_no_expression_of_go(expression: str) -> None:
+def test_what_go_does_not_compile_is_no_match(expression: str) -> None:
     path = f"{NAME}.route.rules[0].match.uri.regex"
     assert found(route=rule(match={"uri": {"regex": expression}})) == [("PD412", path)]
 

@@ -102,6 +102,10 @@ def test_what_kubernetes_and_the_engines_take_has_no_findings(spec: dict[str, An
         ({"restartPolicy": "Sometimes"}, "restartPolicy"),
         ({"volumes": [{"name": "a", "hostPath": {"path": "/a", "type": "Dir"}}]}, "volumes.0.hostPath.type"),
         (node_affinity({"key": "zone", "operator": "Is"}), f"{NODE_TERMS}.0.matchExpressions.0.operator"),
+        (node_affinity({"key": "zone", "operator": "In"}), f"{NODE_TERMS}.0.matchExpressions.0"),
+        (node_affinity({"key": "zone", "operator": "Exists", "values": ["a"]}), f"{NODE_TERMS}.0.matchExpressions.0.values"),
+        (node_affinity({"key": "cards", "operator": "Gt", "values": []}), f"{NODE_TERMS}.0.matchExpressions.0.values"),
+        (node_affinity({"key": "cards", "operator": "Gt", "values": ["x"]}), f"{NODE_TERMS}.0.matchExpressions.0.values.0"),
         (engine(imagePullPolicy="Sometimes"), "containers.0.imagePullPolicy"),
     ],
 )
