@@ -1,43 +1,20 @@
 # Every target makes what it needs: the virtual environment, and for the local cluster the toolchain.
 PYTHON ?= python3
-STACK ?= dev
 TEMPLATE ?= .local/template
-NOT_OF_THE_PROGRAM := Pulumi.%.yaml bench environments examples local tests tools
+# what a program needs: nothing else is copied, whatever lies beside it
+PROGRAM := .gitignore Makefile Pulumi.yaml README.md __main__.py pd pyproject.toml requirements.in requirements.lock requirements.txt \
+	catalog cli components convergence docs impact importer live models preflight render rules schema
 VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help up down clean status logs env test test-unit test-cluster check format lock golden docs template bench bench-check
+.PHONY: help check format lock docs template
+
+include $(wildcard tools/targets.mk)
 
 help: ## what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { gsub(/\$$\$$/, "$$", $$2); printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-
-up: $(READY) ## local cluster, `pulumi up` of STACK (dev), an answered chat request; PODS=simulated for pods without engines
-	@$(RUN) -m local up --stack $(STACK) $(if $(PODS),--pods $(PODS))
-
-down: $(READY) ## stop the local cluster; the next `make up` goes on from there
-	@$(RUN) -m local down
-
-clean: $(READY) ## stop the local cluster and forget its objects, Pulumi state and logs
-	@$(RUN) -m local clean
-
-status: $(READY) ## what runs
-	@$(RUN) -m local status
-
-logs: $(READY) ## log of a pod, or of a program of the cluster: make logs POD=deepseekv4-pd-0-prefill-0-0
-	@$(RUN) -m local logs $(if $(POD),$(POD),$(error say which pod: make logs POD=NAME, names are in `make status`))
-
-env: $(READY) ## exports for plain pulumi and kubectl: eval "$$(make -s env)"
-	@$(RUN) -m local env
-
-test: check test-unit test-cluster ## all tests
-
-test-unit: $(READY) ## tests without a cluster, in seconds
-	@$(RUN) -m pytest tests --ignore=tests/cluster --numprocesses=auto
-
-test-cluster: $(READY) ## tests on a real local cluster of their own
-	@$(RUN) -m pytest tests/cluster --numprocesses=3 --dist=loadfile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { gsub(/\$$\$$/, "$$", $$2); printf "  make %-14s %s\n", $$1, $$2 }' $(filter-out Makefile,$(MAKEFILE_LIST)) Makefile
 
 check: $(READY) ## lint, format and types
 	@$(VENV)/bin/ruff check .
@@ -48,22 +25,13 @@ format: $(READY) ## format
 	@$(VENV)/bin/ruff check --fix .
 	@$(VENV)/bin/ruff format .
 
-bench: $(READY) ## measure on the local cluster against a bare Pulumi program; writes bench/results.md
-	@$(RUN) -m bench.cost
-
-bench-check: $(READY) ## measure what checking stack files costs; writes bench/check.md
-	@$(RUN) -m bench.check
-
-golden: $(READY) ## write what is rendered now as the golden files
-	@$(RUN) -m pytest tests/render --update-golden --quiet
-
 docs: $(READY) ## write what is generated from the code: the JSON Schemas, the pages of the rules
 	@$(RUN) -m rules.schema schema
 	@$(RUN) -m rules.page docs
 
 template: ## write the program without stacks, tests and local cluster to TEMPLATE, for `pulumi new`
 	@rm -rf .local/template && mkdir -p $(dir $(TEMPLATE)) && mkdir $(TEMPLATE)
-	@cp -R $(filter-out $(NOT_OF_THE_PROGRAM),$(wildcard *)) .gitignore $(TEMPLATE)
+	@cp -R $(PROGRAM) $(TEMPLATE)
 	@find $(TEMPLATE) -name __pycache__ -prune -exec rm -r {} +
 	@echo 'in an empty directory: pulumi new $(abspath $(TEMPLATE))'
 

@@ -17,6 +17,7 @@ from components import (
     PDDeploymentArgs,
     RefusedEditError,
     examine,
+    foretell_control_plane,
     make_way,
     template,
 )
@@ -25,6 +26,7 @@ from live.kubeconfig import KubeconfigError, read_kubeconfig
 from render import ChartError, render_namespace
 from rules import Source, StackError, read, require_context, require_prefix, settings
 from rules.finding import PROJECT
+from rules.layers import declared
 
 EXIT_AFTER_A_MESSAGE = 32
 """tells Pulumi that the user has read what is wrong; any other code makes it add that the program ended with an error"""
@@ -41,13 +43,11 @@ keys = {"base", "cluster", "deployments"} | {
 stack_file = Path(f"Pulumi.{pulumi.get_stack()}.yaml")
 try:
     require_prefix(pulumi.runtime.get_config_env(), pulumi.get_project())
-    stack = read(
-        settings({key: config.get(key) for key in sorted(keys)}),
-        Source.load(stack_file) if stack_file.exists() else None,
-        warn=lambda finding: pulumi.log.warn(str(finding)),
-    )
+    given = settings({key: config.get(key) for key in sorted(keys)})
+    source = Source.load(stack_file) if stack_file.exists() else None
+    stack = read(given, source, warn=lambda finding: pulumi.log.warn(str(finding)))
     require_context(stack, read_kubeconfig().contexts)
-    edits = examine(stack)
+    edits = examine(stack, declared(given, source).placed)
     provider = Provider(
         "kubernetes",
         context=stack.cluster.context,
@@ -56,6 +56,7 @@ try:
         enable_server_side_apply=True,
     )
     chart = template(stack.cluster, provider, Path())
+    foretell_control_plane(stack.cluster, chart)
     control_plane = KthenaControlPlane(
         "kthena", KthenaControlPlaneArgs(stack.cluster, chart), pulumi.ResourceOptions(providers={"kubernetes": provider})
     )

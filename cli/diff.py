@@ -16,7 +16,8 @@ HELP = """\
 Say what `pulumi up` would do to the pods of a stack's deployments: which are added, removed or replaced, what can serve
 meanwhile, which NPUs it takes and which the deployments above it leave free, and what goes with its pods or without them. The
 API server is asked what it would store, and nothing is changed. It reads the cluster with your kubeconfig, and needs neither
-Pulumi nor its state."""
+Pulumi nor its state. Kthena's own controller and router, for which its chart is needed, are not looked at: `pulumi preview` says
+whether their pods will be replaced."""
 
 HELP_MORE = """\
 examples:
@@ -24,7 +25,7 @@ examples:
   pd diff --format json Pulumi.prod.yaml | jq '.deployments[] | select(.capacity.lowest.groups == 0) | .name'
 
 exit code:
-  0  nothing to do: all is as declared
+  0  nothing to do: all deployments are as declared
   1  something would change, or be refused
   2  the stack file or the cluster can't be read, or the command line is wrong"""
 

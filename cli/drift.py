@@ -46,7 +46,7 @@ def run(stack_file: Path, style: str) -> int:
         UnreadableError: it, or the cluster, can't be read, or it has mistakes.
     """
     edits, _, manager = read_stack_edits(stack_file)
-    problems = [problem for edit in edits for problem in edit.problems]
+    problems = [problem for edit in edits for problem in edit.problems()]
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
     found = drift_of(edits, manager)

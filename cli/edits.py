@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from catalog import CatalogError
-from cli.errors import UnreadableError
+from cli.errors import MistakesError, UnreadableError
 from cli.pulumi import Project, PulumiError
 from live.api import Api, ClusterError
 from live.edits import Edit, read_edits, read_free
@@ -57,7 +57,8 @@ def reading(stack_file: Path) -> Iterator[tuple[Stack, Source]]:
     """The stack of a file, whose context the kubeconfig has, for what then looks at its cluster.
 
     Raises:
-        UnreadableError: it, or the cluster, can't be read, or it has mistakes.
+        MistakesError: it has mistakes.
+        UnreadableError: it, or the cluster, can't be read.
     """
     try:
         source = Source.load(stack_file)
@@ -68,7 +69,9 @@ def reading(stack_file: Path) -> Iterator[tuple[Stack, Source]]:
         raise UnreadableError(f"{stack_file}: {error.strerror}") from error
     except CatalogError as error:
         raise UnreadableError(f"the catalogue is wrong:\n{error}") from error
-    except (StackError, PulumiError, ClusterError, KubeconfigError) as error:
+    except StackError as error:
+        raise MistakesError(error.findings) from error
+    except (PulumiError, ClusterError, KubeconfigError) as error:
         raise UnreadableError(str(error)) from error
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from pathlib import Path
 
 import catalog
@@ -75,7 +75,10 @@ def run(given: argparse.Namespace) -> int:
     """
     try:
         _check_targets(given)
-        imported = import_manifests(_read(given.files), npu=given.npu, device_plugin=given.device_plugin)
+        manifests = _read(given.files)
+        if not manifests:
+            raise UnusableError(f"no Kubernetes object is in {', '.join(given.files)}")
+        imported = import_manifests(manifests, npu=given.npu, device_plugin=given.device_plugin)
         out = sys.stdout if given.to else sys.stderr
         print(report(imported), file=out)
         if not imported.config["deployments"]:
@@ -171,17 +174,19 @@ def _incomplete(imported: Imported) -> str:
 def _proof(imported: Imported) -> str:
     if not imported.config["deployments"]:
         return "Nothing was compared."
-    if incomplete := _incomplete(imported):
+    incomplete = _incomplete(imported)
+    if incomplete and not imported.compared:
         return (
             f"{incomplete} can't be rendered before the stack file is completed, so nothing was compared: "
             "there may be more to say of the manifests than is said above."
         )
+    lacking = f" {incomplete} was compared without what its stack file still lacks." if incomplete else ""
     differing = len(imported.unexplained)
-    told = len({(finding.code, finding.file, finding.line, finding.problem) for finding in imported.findings})
+    told = _counted({(finding.code, finding.file, finding.line, finding.problem) for finding in imported.findings}, "finding")
     rest = (
         f"{differing} differ and nothing explains why (IM900)" if differing else "what differs is said above, or a matter of form"
     )
-    return f"{imported.compared} facts of given and rendered objects were compared, with {told} findings: {rest}."
+    return f"{imported.compared} facts of given and rendered objects were compared, with {told}: {rest}.{lacking}"
 
 
 def steps(imported: Imported, stack_file: Path, file: Path) -> str:
@@ -191,7 +196,7 @@ def steps(imported: Imported, stack_file: Path, file: Path) -> str:
     renamed = [one for one in imported.objects if not one.keeps_its_name]
     rolled = sorted({one.deployment for one in kept if one.given.kind == "ModelServing" and not one.has_same_pods})
     lines = [
-        f"{_counted(kept)} can be adopted. No pod is touched by these commands:",
+        f"{_counted(kept, 'object')} can be adopted. No pod is touched by these commands:",
         f"  pulumi stack select --create {stack}",
         f"  pulumi up --stack {stack} --target '{provider_urn(stack)}' --target '{CONTROL_PLANE}'",
         f"  pulumi import --stack {stack} --file {file} --protect=false --generate-code=false",
@@ -211,5 +216,5 @@ def _object(one: Object) -> str:
     return f"{one.given.kind.lower()} {one.given.name} --namespace {one.given.namespace}"
 
 
-def _counted(objects: Sequence[Object]) -> str:
-    return f"{len(objects)} object{'s' * (len(objects) != 1)}"
+def _counted(things: Sized, noun: str) -> str:
+    return f"{len(things)} {noun}{'s' * (len(things) != 1)}"

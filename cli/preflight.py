@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cli.edits import define_arguments, reading
+from cli.errors import MistakesError
 from cli.formats import Format, json_text, text
 from live.api import Api
 from live.plan import Plan
@@ -31,7 +32,7 @@ examples:
 
 exit code:
   0  no errors: warnings are what may stop it, or could not be looked at
-  1  the stack can't run on the cluster as both are
+  1  the stack can't run on the cluster as both are, or has mistakes: then these are shown, and the cluster is not asked
   2  the stack file or the cluster can't be read, or the command line is wrong
 
 The codes are in docs/preflight.md."""
@@ -46,28 +47,31 @@ def define(command: argparse.ArgumentParser) -> None:
 
 
 def run(stack_file: Path, style: str) -> int:
-    """Print what the cluster lacks for the stack of one stack file.
+    """Print what the cluster lacks for the stack of one stack file, or else what is wrong with that.
 
     Returns:
         The exit code.
 
     Raises:
-        UnreadableError: it, or the cluster, can't be read, or it has mistakes.
+        UnreadableError: it, or the cluster, can't be read.
     """
     found = _findings(stack_file)
     print(FORMATS[style](found, 1), end="")
     return LACKS if any(finding.severity == "error" for finding in found) else FITS
 
 
-def _findings(stack_file: Path) -> list[Finding]:
-    """All findings with their places in the file.
+def _findings(stack_file: Path) -> Sequence[Finding]:
+    """All findings with their places in the file; where it has mistakes, these.
 
     Raises:
-        UnreadableError: it, or the cluster, can't be read, or it has mistakes.
+        UnreadableError: it, or the cluster, can't be read.
     """
-    with reading(stack_file) as (stack, source):
-        plan = Plan(stack)
-        survey = asyncio.run(_survey(plan))
+    try:
+        with reading(stack_file) as (stack, source):
+            plan = Plan(stack)
+            survey = asyncio.run(_survey(plan))
+    except MistakesError as error:
+        return error.findings
     whole = declared(source.config, source)
     return [whole.placed(finding) for finding in preflight(plan, survey)]
 

@@ -2,7 +2,7 @@
 
 from components.chart import template
 from components.control_plane import KthenaControlPlane, KthenaControlPlaneArgs
-from components.examination import RefusedEditError, examine, make_way
+from components.examination import RefusedEditError, examine, foretell_control_plane, make_way
 from components.monitoring import Monitoring, MonitoringArgs
 from components.outputs import placeholder
 from components.pd_deployment import PDDeployment, PDDeploymentArgs
@@ -16,6 +16,7 @@ __all__ = [
     "PDDeploymentArgs",
     "RefusedEditError",
     "examine",
+    "foretell_control_plane",
     "make_way",
     "placeholder",
     "template",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import pulumi
 
-from impact.drift import drift_of, reverted
+from impact.drift import drift_of, reverted, taken_over
 from impact.report import Impact, assess, text, two_steps
 from live import paths
 from live.api import Api, ApiRefusedError, ClusterError, MissingKindError, Object, UnknownKindError
@@ -22,9 +22,9 @@ from live.plan import Plan
 from live.survey import read_survey
 from models.cluster import Cluster
 from models.stack import Stack
-from preflight import missing_namespaces, preflight
-from render import control_plane_identity, render_monitoring, render_namespace
-from render.ownership import MANAGER, annotation, field_manager
+from preflight import missing_kinds, missing_namespaces, preflight
+from render import control_plane_identity, render_control_plane, render_monitoring, render_namespace
+from render.ownership import MANAGER, annotation, field_manager, owned
 from rules import Finding
 
 T = TypeVar("T")
@@ -34,8 +34,12 @@ class RefusedEditError(Exception):
     """What is declared can't be done as it is; the text is for the user."""
 
 
-def examine(stack: Stack) -> tuple[Edit, ...]:
+def examine(stack: Stack, placed: Callable[[Finding], Finding] = lambda finding: finding) -> tuple[Edit, ...]:
     """Tell what the edit does to the pods (in a preview) and what others wrote that it reverts; stop it if it can't be done.
+
+    Args:
+        stack: what is declared
+        placed: gives a finding its place in the stack file
 
     Returns:
         The edits, for :func:`make_way`.
@@ -46,16 +50,62 @@ def examine(stack: Stack) -> tuple[Edit, ...]:
     """
     manager = field_manager(pulumi.get_project(), pulumi.get_stack())
     try:
-        impacts, free, warnings = _in_thread(_examine(stack, manager))
+        impacts, free, warnings = _in_thread(_examine(stack, manager, placed))
     except ClusterError as error:
         raise RefusedEditError(str(error)) from error
     for finding in warnings:
         pulumi.log.warn(str(finding))
-    for line in reverted(drift_of([impact.edit for impact in impacts], manager)):
+    edits = tuple(impact.edit for impact in impacts)
+    for line in reverted(drift_of(edits, manager)):
         pulumi.log.warn(line)
+    if foreign := taken_over(edits, manager):
+        objects = f"{len(foreign)} object{'s' * (len(foreign) != 1)}"
+        pulumi.log.info(f"takes over {objects} that others have made: {', '.join(foreign)}; `pd drift` shows each field")
     if pulumi.runtime.is_dry_run():
         pulumi.log.info(text(impacts, free))
-    return tuple(impact.edit for impact in impacts)
+    return edits
+
+
+def foretell_control_plane(cluster: Cluster, chart: Sequence[Object]) -> None:
+    """In a preview tell which pods of Kthena's own are replaced: of an edit of the router Pulumi shows that there is one.
+
+    Args:
+        cluster: what is declared
+        chart: objects of Kthena's chart, as :func:`components.template` gives them
+
+    Raises:
+        ChartError: the chart is not that of the declared version.
+        RefusedEditError: the cluster does not answer.
+    """
+    if not pulumi.runtime.is_dry_run():
+        return
+    deployments = [item for item in render_control_plane(cluster, chart) if item["kind"] == "Deployment"]
+    manager = field_manager(pulumi.get_project(), pulumi.get_stack())
+    try:
+        for line in _in_thread(_restarts(cluster.context, deployments, manager)):
+            pulumi.log.info(line)
+    except ClusterError as error:
+        raise RefusedEditError(str(error)) from error
+
+
+async def _restarts(context: str | None, deployments: Sequence[Object], manager: str) -> list[str]:
+    """A line for each Deployment whose pods get another template; nothing of one that is new or that we may not see."""
+    api = await Api.connect(context)
+
+    async def restart(declared: Object) -> str:
+        try:
+            now = await api.get(paths.of(declared))
+            stored = await api.apply(owned(declared, manager), manager, dry_run=True) if now else None
+        except ApiRefusedError:
+            return ""
+        if now is None or stored is None or now["spec"]["template"] == stored["spec"]["template"]:
+            return ""
+        pods, strategy = now["spec"].get("replicas", 1), stored["spec"].get("strategy", {})
+        surge = strategy.get("type") != "Recreate" and strategy.get("rollingUpdate", {}).get("maxSurge") != 0
+        gap = "" if surge or pods > 1 else "; until the new one is ready, there is none"
+        return f"{declared['metadata']['name']}: its {pods} pod{'' if pods == 1 else 's'} will be replaced{gap}"
+
+    return [line for line in await asyncio.gather(*map(restart, deployments)) if line]
 
 
 def make_way(stack: Stack, edits: Sequence[Edit]) -> None:
@@ -80,10 +130,12 @@ def make_way(stack: Stack, edits: Sequence[Edit]) -> None:
         raise RefusedEditError(str(error)) from error
 
 
-async def _examine(stack: Stack, manager: str) -> tuple[list[Impact], Mapping[str, int] | None, list[Finding]]:
+async def _examine(
+    stack: Stack, manager: str, placed: Callable[[Finding], Finding]
+) -> tuple[list[Impact], Mapping[str, int] | None, list[Finding]]:
     """What the edits do, in a preview what they have room for, and what may keep them from it."""
     api = await Api.connect(stack.cluster.context)
-    looking = asyncio.ensure_future(_look(api, stack))
+    looking = asyncio.ensure_future(_look(api, stack, placed))
     looking.add_done_callback(lambda task: task.cancelled() or task.exception())  # where both fail, one is told
     try:
         edits, shared = await asyncio.gather(read_edits(api, stack, manager), _read_shared(api, stack.cluster))
@@ -96,7 +148,12 @@ async def _examine(stack: Stack, manager: str) -> tuple[list[Impact], Mapping[st
     _refuse(
         [
             *_errors(seen),
-            *(problem for edit in edits if edit.namespace not in seen.missing_namespaces for problem in edit.problems),
+            *(
+                problem
+                for edit in edits
+                if edit.namespace not in seen.missing_namespaces
+                for problem in edit.problems(without=seen.missing_kinds)
+            ),
             *_of_other_stacks(objects, manager),
             *(_protected(edits, stack) if stack.cluster.protect else ()),
             *(problem for impact in impacts if (problem := two_steps(impact, pulumi.get_stack()))),
@@ -114,16 +171,18 @@ class _Seen:
 
     findings: Sequence[Finding] = ()
     missing_namespaces: frozenset[str] = frozenset()
+    missing_kinds: frozenset[str] = frozenset()
     free: Mapping[str, int] | None = None
     """extended resource -> number that no pod holds"""
 
 
-async def _look(api: Api, stack: Stack) -> _Seen:
+async def _look(api: Api, stack: Stack, placed: Callable[[Finding], Finding]) -> _Seen:
     if not stack.cluster.preflight:
         return _Seen()
     plan = Plan(stack)
     survey = await read_survey(api, plan)
-    return _Seen(preflight(plan, survey), missing_namespaces(plan, survey), survey.free)
+    findings = [placed(finding) for finding in preflight(plan, survey)]
+    return _Seen(findings, missing_namespaces(plan, survey), missing_kinds(plan, survey), survey.free)
 
 
 def _errors(seen: _Seen) -> list[str]:

@@ -62,9 +62,12 @@ def diagnose(goal: Goal, seen: Snapshot, history: History, now: float) -> Verdic
     def lasts(key: tuple[str, ...]) -> float:
         return now - history.since.get(key, now)
 
-    certain = [one.cause for one in symptoms(goal, standing, seen, history) if lasts(one.key) >= one.patience]
+    suspected = list(symptoms(goal, standing, seen, history))
+    certain = {(one.cause.kind, one.cause.problem) for one in suspected if lasts(one.key) >= one.patience}
     if certain:
-        return Stuck(_together(certain))
+        # what is certain of one pod is the cause of those as well that have shown it for less long
+        causes = [one.cause for one in suspected]
+        return Stuck(_together(cause for cause in causes if (cause.kind, cause.problem) in certain))
     # what ends has its grace period, and then its successor the time to get a node and to load
     began = max(history.progress_at, min(history.freeing_at, history.progress_at + history.grace))
     if now - began >= goal.scheduling_timeout + goal.load_timeout:

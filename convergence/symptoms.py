@@ -58,7 +58,7 @@ NO_NODE_SECONDS = 60.0
 """for somebody who is about to label a node: no pod that ends makes room on nodes that all don't match"""
 _NOWHERE = re.compile(r"0/(\d+) nodes are available: \1 node\(s\) didn't match Pod's node affinity/selector\b")
 _INSUFFICIENT = re.compile(r"Insufficient (\S+)")
-_BACK_OFF = re.compile(r'Back-off pulling image ".*?": (ErrImagePull: )?')
+_BACK_OFF = re.compile(r'Back-off pulling image ".*?": (?P<reason>\w+): ')
 
 
 @dataclass(frozen=True)
@@ -226,12 +226,13 @@ def requested(pod: Object, resource: str) -> str:
 def _containers(goal: Goal, pod: Object) -> Iterator[Symptom]:
     for one in _statuses(pod):
         waiting = _waiting(one)
-        # a back-off says once more what is pulled, before it says why it was not to be had
-        reason, message = waiting.get("reason", ""), _BACK_OFF.sub("", waiting.get("message", "").strip())
+        reason, message = waiting.get("reason", ""), waiting.get("message", "").strip()
+        # kubelet says in turn that pulling failed, and that it waits until it pulls again and why: that is one cause for all pods
+        if back_off := _BACK_OFF.match(message):
+            reason, message = back_off["reason"], message[back_off.end() :]
         said = f"container {one['name']}: {reason}" + (f": {cut(message)}" if message else "")
         if (patience := image_patience(reason, message)) is not None:
             image = next((it["image"] for it in _specs(pod) if it["name"] == one["name"]), one.get("image", ""))
-            # kubelet says in turn that pulling failed and that it waits until it pulls again
             problem = f"image {image} of {said.removeprefix('container ')}"
             remedy = "correct engine.version or engine.image, or give credentials in podTemplate.spec.imagePullSecrets"
             yield Symptom(("image", uid(pod), one["name"]), patience, Cause("image", _pod(goal, pod), problem, remedy))

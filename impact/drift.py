@@ -13,9 +13,9 @@ from render.names import CONTROLLER_NAME, ROUTER_NAME
 from render.ownership import DECLARED, annotation, writers
 
 Object = dict[str, Any]
-Kind = Literal["human", "human or edit", "autoscaler", "other stack", "edit", "absent", "undeclared"]
-"""human: a person, or a tool that is none of the others; edit: declared, and no `up` has applied it yet; undeclared: the
-stack has made the object, and declares it no more"""
+Kind = Literal["human", "human or edit", "autoscaler", "other stack", "foreign", "edit", "absent", "undeclared"]
+"""human: a person, or a tool that is none of the others; foreign: no `up` of this stack has ever applied the object; edit:
+declared, and no `up` has applied it yet; undeclared: the stack has made the object, and declares it no more"""
 
 CONTROLLERS = {CONTROLLER_NAME, ROUTER_NAME, "kube-controller-manager", "kube-apiserver"}
 """field managers that write into these objects by their nature"""
@@ -82,18 +82,12 @@ def drift(
     name = _name(declared)
     if live is None or applied is None:
         return (Drift(name, "", None, None, "absent"),)
-    edited = annotation(live, DECLARED) != annotation(declared, DECLARED)
+    was, becomes = annotation(live, DECLARED), annotation(declared, DECLARED)
     sent, there, result = _comparable(declared), _comparable(live), _comparable(applied)
-    differences = [
-        difference
-        for difference in _differences(there, result, sent, ())
-        if difference.path != ("metadata", "annotations", DECLARED)
-    ]
-    view = _View(name, _Owners(live, manager), scaled, edited=edited)
-    found = [told for difference in differences if (told := view.told(difference))]
-    if edited and not any(one.reverted for one in found):
+    view = _View(name, _Owners(live, manager), scaled, edited=was != becomes, foreign=is_foreign(live, manager))
+    found = [told for difference in _differences(there, result, sent, ()) if (told := view.told(difference))]
+    if was not in (None, becomes) and not any(one.reverted for one in found):
         # it takes away what nobody has, or what has been done by hand already
-        was, becomes = annotation(live, DECLARED), annotation(declared, DECLARED)
         found.append(Drift(name, _text(("metadata", "annotations", DECLARED)), was, becomes, "edit"))
     return (*found, *view.additions(there, sent))
 
@@ -116,9 +110,21 @@ def _drift_of(edit: Edit, manager: str) -> Iterator[Drift]:
         yield Drift(_name(gone), "", None, None, "undeclared")
 
 
+def is_foreign(live: Object, manager: str) -> bool:
+    """Whether no `up` of this stack has applied an object: it was applied by hand, or by GitOps from what `pd render` writes."""
+    return annotation(live, DECLARED) is None and all(entry.get("manager") != manager for entry in writers(live))
+
+
+def taken_over(edits: Iterable[Edit], manager: str) -> list[str]:
+    """Kind, namespace and name of the objects that others have made and the next `up` takes over."""
+    objects = (item.now for edit in edits for item in edit.objects)
+    return [_name(live) for live in objects if live and is_foreign(live, manager)]
+
+
 def reverted(found: Iterable[Drift]) -> list[str]:
     """One line for each change of somebody else that `up` is about to undo."""
-    return [f"{one.object} {one}" for one in found if one.reverted and one.kind not in ("edit", "absent", "undeclared")]
+    own = ("edit", "absent", "undeclared", "foreign")
+    return [f"{one.object} {one}" for one in found if one.reverted and one.kind not in own]
 
 
 def scaled_fields(scaling: Autoscaling | None) -> frozenset[str]:
@@ -257,6 +263,8 @@ class _View:
     scaled: Collection[str]
     edited: bool
     """whether what is declared has changed since the last `up`"""
+    foreign: bool
+    """whether no `up` has applied it"""
 
     def told(self, difference: _Difference) -> Drift | None:
         """What there is to say about a difference; None where it is only what the API server or a controller has filled in."""
@@ -266,6 +274,8 @@ class _View:
         if field in self.scaled:
             return Drift(self.name, field, difference.now, difference.now, "autoscaler", manager, time, reverted=False)
         kind = self._kind(difference, owner)
+        if kind and self.foreign:
+            kind = "foreign"
         return kind and Drift(self.name, field, difference.now, difference.after, kind, manager, time)
 
     def _kind(self, difference: _Difference, owner: _Owner | None) -> Kind | None:
@@ -304,7 +314,7 @@ def _comparable(item: Object) -> Object:
     """``item`` less what differs by its nature."""
     metadata = {key: value for key, value in item["metadata"].items() if key not in _OF_THE_SERVER}
     annotations = metadata.pop("annotations", None) or {}
-    kept = {key: value for key, value in annotations.items() if not key.startswith(_BOOKKEEPING)}
+    kept = {key: value for key, value in annotations.items() if key != DECLARED and not key.startswith(_BOOKKEEPING)}
     rest = {key: value for key, value in item.items() if key != "status"}
     return {**rest, "metadata": {**metadata, **({"annotations": kept} if kept else {})}}
 
@@ -325,6 +335,7 @@ _REASONS: Mapping[Kind, str] = {
     "human or edit": "changed by {who}, or declared anew since; `up` reverts it",
     "autoscaler": "set by {who}, and no autoscaling is declared; `up` reverts it",
     "other stack": "declared by another stack too, {who}; `up` reverts it",
+    "foreign": "made by {who}; `up` takes it over",
     "edit": "declared now; no `up` has applied it yet",
 }
 

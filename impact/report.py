@@ -65,7 +65,9 @@ def text(impacts: Sequence[Impact], free: Mapping[str, int] | None) -> str:
         if impact.edit.is_nothing and impact.edit.after and not impact.prediction.capacity_before.groups
     ]
     if not changing:
-        return "".join([*idle, f"nothing to do: {_counted(len(impacts), 'deployment')} as declared\n"])
+        # of the deployments: the control plane is not looked at here
+        none = f"nothing to do, {len(impacts)} as declared" if impacts else "none declared"
+        return "".join([*idle, f"deployments: {none}\n"])
     blocks = ["\n".join(_block(impact, room)) for impact, room in changing]
     of_all = f"{len(changing)} of {_counted(len(impacts), 'deployment')} {'changes' if len(changing) == 1 else 'change'}"
     return "".join([*idle, "\n\n".join([*blocks, of_all]), "\n"])

@@ -309,8 +309,8 @@ class Declaring:
         if "--tensor-parallel-size" not in pod.options and pod.options:
             draft.set((role, "parallelism", "tp"), 1, place)
         caching = pod.options.get("--enable-prefix-caching")
-        # the engine's own default is on
-        draft.set((role, "prefixCaching"), caching.value if caching else True, caching.place if caching else place)
+        # the engine's own default is on; on decode it is a fault (PD507)
+        draft.set((role, "prefixCaching"), caching.value if caching else role == "prefill", caching.place if caching else place)
         self._graph(role, pod, place)
         self._speculative(role, pod)
         self._resources(role, pod)

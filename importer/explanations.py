@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -62,6 +63,14 @@ def _matches(pattern: Sequence[str], keys: Keys) -> bool:
 
 def _absent(difference: Difference, _: Context) -> bool:
     return difference.given is None
+
+
+def _absent_on_decode(difference: Difference, _: Context) -> bool:
+    return difference.given is None and str(difference.keys[0]).startswith("decode")
+
+
+def _at_unknown_path(difference: Difference, context: Context) -> bool:
+    return difference.given is None and "$" in str(context.value(str(difference.keys[0]), "weights"))
 
 
 def _dropped(difference: Difference, _: Context) -> bool:
@@ -289,6 +298,13 @@ TABLE: tuple[Explanation, ...] = (
     Explanation(("*", "flag", "--enforce-eager"), FORM),
     Explanation(
         ("*", "flag", "--enable-prefix-caching"),
+        "PD507",
+        "prefix caching of {role} is on by the engine's own default, and decode computes no prompts",
+        "off",
+        holds=_absent_on_decode,
+    ),
+    Explanation(
+        ("*", "flag", "--enable-prefix-caching"),
         "IM120",
         "prefix caching of {role} is on by the engine's own default",
         "written out",
@@ -499,6 +515,14 @@ TABLE: tuple[Explanation, ...] = (
         "{role} reads the weights at {given}",
         "model.weights says one place for both roles, in the pod as on the node: {rendered}",
     ),
+    Explanation(("*", "weights-from"), FORM, holds=_at_unknown_path),  # told of the path
+    Explanation(
+        ("*", "weights-from"),
+        "IM006",
+        "{role} mounts no volume with the weights",
+        "mounted in both roles: {rendered}",
+        holds=_absent,
+    ),
     Explanation(("*", "weights-from"), "IM006", "{role} has the weights from {given}", "{rendered}"),
     Explanation(("*", "download", "image"), FORM, holds=_latest),
     Explanation(
@@ -566,6 +590,9 @@ TABLE: tuple[Explanation, ...] = (
 )
 
 
+_ABSENT = "{role} has no {key}"
+
+
 def explain(found: Iterator[Difference], context: Context, findings: Findings) -> list[Difference]:
     """Tell each difference that is more than form; those that nothing explains are returned, and told as such."""
     unexplained = []
@@ -586,7 +613,9 @@ def explain(found: Iterator[Difference], context: Context, findings: Findings) -
             findings.add(
                 explanation.code,
                 difference.place,
-                explanation.problem.format(**words),
+                (explanation.problem if difference.given is not None or "{given}" not in explanation.problem else _ABSENT).format(
+                    **words
+                ),
                 explanation.remedy.format(**words),
                 explanation.severity,
             )
@@ -595,17 +624,20 @@ def explain(found: Iterator[Difference], context: Context, findings: Findings) -
 
 def _words(difference: Difference) -> dict[str, str]:
     role, *keys = map(str, difference.keys)
-    shown = ".".join(keys[2:] if keys[:2] == ["kv", "kv_connector_extra_config"] else keys[1:]) or "".join(keys)
+    key = ".".join(keys[2:] if keys[:2] == ["kv", "kv_connector_extra_config"] else keys[1:]) or "".join(keys)
     return {
         "role": role.replace("-", " "),
-        "key": shown,
-        "given": _shown(difference.given),
-        "rendered": _shown(difference.rendered),
+        "key": key,
+        "given": shown(difference.given),
+        "rendered": shown(difference.rendered),
     }
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value in at most two lines: a list of names by its names, other structures as JSON."""
     if value is None:
         return "nothing"
-    text = str(value).replace("<", "").replace(">", "") if isinstance(value, str) else str(value)
-    return text if len(text) <= 160 else f"{text[:157]}..."  # noqa: PLR2004 - two lines
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        value = ", ".join(value)
+    text = value.replace("<", "").replace(">", "") if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 160 else f"{text[:157]}..."  # noqa: PLR2004

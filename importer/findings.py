@@ -14,7 +14,7 @@ CODES: dict[str, str] = {
     "IM001": "a kind that a stack file has",
     "IM002": "a field of Kthena v1.0.0",
     "IM003": "a deployment of prefill and decode engines that this program can declare",
-    "IM004": "all start scripts are given",
+    "IM004": "the script that starts the engine is given",
     "IM005": "a statement of a start script that is understood",
     "IM006": "a value that can be declared",
     "IM007": "a figure that stands once",

@@ -129,6 +129,8 @@ def _objects(name: str, body: Any, node: yaml.Node) -> Iterator[Manifest]:
     place = Place(name, node.start_mark.line + 1)
     if not isinstance(body, dict) or not isinstance(body.get("kind"), str) or not isinstance(body.get("apiVersion"), str):
         raise ManifestError(place, "not a Kubernetes object: apiVersion and kind are missing")
+    if body["kind"].endswith("List") and "items" in body and body["items"] is None:
+        return
     if body["kind"].endswith("List") and isinstance(body.get("items"), list):
         nodes = next(value.value for key, value in reversed(node.value) if key.value == "items")
         for item, inside in zip(body["items"], nodes, strict=True):

@@ -26,9 +26,12 @@ _WORD_ENDS = " \t\r\n;&|<>"
 _SEPARATOR = re.compile(r"&&|\|\||;;|[;&|\n]")
 _OPENING = {"if": "fi", "case": "esac", "for": "done", "while": "done", "until": "done", "{": "}"}
 _MIDDLE = {"then", "else", "do"}
-_SILENT = {":", "cat", "date", "echo", "env", "printenv", "printf", "pwd", "set", "sleep", "tee", "true", "wait"}
-"""Commands that change nothing for the engine"""
+_SILENT = {":", "set", "tee", "true", "wait"}
+"""Commands without an effect on the engine"""
+_NEVER_THE_ENGINE = {*_SILENT, "cat", "date", "echo", "printenv", "printf", "pwd", "sleep"}
+"""Commands that run none of their words"""
 _SHELLS = {"bash", "sh", "dash", "ash"}
+_SOURCING = {".", "source"}
 _PYTHONS = re.compile(r"python[0-9.]*")
 _SERVER_MODULE = "vllm.entrypoints.openai.api_server"
 _DEEPEST = 8
@@ -75,6 +78,17 @@ class Statement:
     here_quoted: bool = False
 
 
+class Missing(NamedTuple):
+    """A script that is called or sourced, and not known."""
+
+    path: str
+    offset: int
+    """line of the call, from 0"""
+    file: str
+    """script with the call"""
+    sourced: bool
+
+
 class Argument(NamedTuple):
     """A word of the engine's command line."""
 
@@ -102,8 +116,7 @@ class Run:
     """variables that were expanded"""
     unknown: list[tuple[str, int, str]] = field(default_factory=list)
     """statements that are not understood, each with its line and its script"""
-    missing: list[str] = field(default_factory=list)
-    """scripts that are called and not known"""
+    missing: list[Missing] = field(default_factory=list)
     set_at: dict[str, tuple[int, str]] = field(default_factory=dict)
     """variable -> line and script in which it gets its value"""
     scripts: list[str] = field(default_factory=list)
@@ -130,17 +143,21 @@ def run_command(words: list[str], variables: Mapping[str, str], files: Files, di
 
 def _follow(text: str, run: Run, depth: int) -> None:
     block: list[str] = []
+    """what ends the blocks that are open"""
     for statement in statements(text):
         words = [word.bare for word in statement.words]
         first = next((word for word in words if word not in _MIDDLE), None)
         if block or first in _OPENING or (first and first.endswith("()")) or first == "function":
+            if block:
+                run.unknown[-1] = _continued(run.unknown[-1], statement)
+            else:
+                run.unknown.append((statement.text, statement.offset, run.file))
             if first in _OPENING:
                 block.append(_OPENING[first])
             elif not block:
                 block.append("}")
             if block and (first == block[-1] or words[-1] == block[-1]):
                 block.pop()
-            run.unknown.append((statement.text, statement.offset, run.file))
             continue
         if run.engine is not None:  # it was started in the background, or ends at some time
             if first not in _SILENT:
@@ -149,6 +166,12 @@ def _follow(text: str, run: Run, depth: int) -> None:
         _execute(statement, run, depth)
         if run.engine is not None and first == "exec":
             return
+
+
+def _continued(block: tuple[str, int, str], statement: Statement) -> tuple[str, int, str]:
+    """A block of statements is one that is not understood."""
+    text, offset, file = block
+    return f"{text}{'' if text.split()[-1] in {*_MIDDLE, '{'} else ';'} {statement.text}", offset, file
 
 
 def _execute(statement: Statement, run: Run, depth: int) -> None:
@@ -186,8 +209,8 @@ def _call(arguments: list[Argument], run: Run, depth: int, assigned: Mapping[str
         run.variables |= set_here
         run.exported |= set_here.keys()
         return len(given) == begin - (program == "env")
-    if program in _SHELLS or program in (".", "source"):
-        return _script(arguments[1:], run, depth)
+    if program in _SHELLS or program in _SOURCING:
+        return _script(arguments[1:], run, depth, sourced=program in _SOURCING)
     if name.endswith(".sh") or ("/" in name and run.files(_absolute(name, run)) is not None):
         return _script(arguments, run, depth)
     return program in _SILENT
@@ -229,7 +252,7 @@ _WRAPPERS = {"exec", "nohup", "command", "tini", "--"}
 def _engine(arguments: list[Argument]) -> tuple[int, list[Argument]] | None:
     """Where the engine's program stands, after what may run it such as ``numactl``, and the words after it."""
     values = [argument.value for argument in arguments]
-    if posixpath.basename(values[0]) in _SILENT - {"env"}:
+    if posixpath.basename(values[0]) in _NEVER_THE_ENGINE:
         return None
     for at, (value, following) in enumerate(pairwise(values)):
         program = posixpath.basename(value)
@@ -240,7 +263,7 @@ def _engine(arguments: list[Argument]) -> tuple[int, list[Argument]] | None:
     return None
 
 
-def _script(arguments: list[Argument], run: Run, depth: int) -> bool:
+def _script(arguments: list[Argument], run: Run, depth: int, *, sourced: bool = False) -> bool:
     """Follow ``bash -c TEXT`` or ``bash FILE``; the options before are the shell's own."""
     at = 0
     while at < len(arguments) and arguments[at].value.startswith(("-", "+")):
@@ -253,7 +276,7 @@ def _script(arguments: list[Argument], run: Run, depth: int) -> bool:
     path = _absolute(arguments[at].value, run)
     text = run.files(path)
     if text is None or depth == _DEEPEST:
-        run.missing.append(path)
+        run.missing.append(Missing(path, arguments[at].offset, run.file, sourced))
         return True
     run.scripts.append(path)
     before, run.file = run.file, path
@@ -265,7 +288,7 @@ def _script(arguments: list[Argument], run: Run, depth: int) -> bool:
 
 
 def _absolute(path: str, run: Run) -> str:
-    return posixpath.normpath(posixpath.join(run.directory, path))
+    return path if path.startswith(("~", "$")) else posixpath.normpath(posixpath.join(run.directory, path))
 
 
 def _assignment(word: Word) -> tuple[str, tuple[Piece, ...]] | None:

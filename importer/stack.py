@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import catalog
 from importer.comparison import Difference, differences, policy_facts, route_facts, server_facts, serving_facts
-from importer.declare import Declaring, Draft, Given, RoleGiven, families, plugins_of
+from importer.declare import BOTH, OF_ROLE, Declaring, Draft, Given, RoleGiven, families, plugins_of
 from importer.engine import ConfigMaps, Facts, Pod, families_of, read_pod
-from importer.explanations import Context, explain
+from importer.explanations import Context, explain, shown
 from importer.findings import Findings
 from importer.forms import has_form, known_fields
-from importer.manifests import Manifest, Place
+from importer.manifests import Keys, Manifest, Place
 from importer.routes import bound_policy, declare_route, declare_scaling, declare_server, old_serving, selects, targets_of
+from importer.shell import Missing
 from models.deployment import Deployment
 from models.role import ROLES, RoleName
 from models.stack import Stack
@@ -24,7 +26,7 @@ from render.deployment import serving_name, template_of
 from render.names import DEPLOYMENT_LABEL, MANAGED_LABEL, QUEUE_ANNOTATION
 from rules import check
 from rules.finding import Finding, Path, in_order
-from rules.shape import parse
+from rules.shape import SHAPE, parse
 
 SCHEDULERS = ("volcano", "default-scheduler")
 _DERIVED: tuple[Path, ...] = (("engine", "image"), ("model", "blockSize"), ("model", "weights"), ("autoscaling",), ("route",))
@@ -46,6 +48,14 @@ _WRITERS = {
 }
 """Label or annotation -> who has put it there and would undo or delete what the stack declares, and what to do"""
 _ROLE_LABELS = {"prefill": ("prefill", "p"), "decode": ("decode", "d")}
+_FACTS_OF: Mapping[Path, tuple[str, ...]] = {
+    ("resources",): ("resources",),
+    ("model", "served"): ("--served-model-name", "model"),
+    ("model", "weights"): ("weights", "weights-from", "mount"),
+}
+"""Field that must be declared -> what in the keys of facts is of it; of flags importer.declare knows"""
+_OF_IMAGE = re.compile(r"^/usr/local/Ascend/.*set_env\.(ba)?sh$|/\.(bashrc|bash_profile|profile)$|^/etc/(profile|bash\.?bashrc)")
+"""Scripts of CANN and of the shell"""
 _INSTEAD = {
     "ModelBooster": "it makes a ModelServing, ModelServer and ModelRoute: give these, as `kubectl get -o yaml` shows them",
     "ModelInfer": "the ModelServing of early releases: give it as `kubectl get modelserving -o yaml` shows it",
@@ -161,20 +171,19 @@ class _Import:
     def _given(self, manifest: Manifest) -> Given | None:
         roles = (manifest.spec.get("template") or {}).get("roles") or ()
         read: dict[RoleName, RoleGiven] = {}
+        empty: list[str] = []
         for index, body in enumerate(roles):
             keys = ("spec", "template", "roles", index, "entryTemplate")
             if not ((body.get("entryTemplate") or {}).get("spec") or {}).get("containers"):
+                empty.append(str(body.get("name")))
                 continue
             entry = read_pod(manifest, keys, self.config_maps)
             workers = body.get("workerReplicas", 0) and ((body.get("workerTemplate") or {}).get("spec") or {}).get("containers")
             worker = read_pod(manifest, (*keys[:-1], "workerTemplate"), self.config_maps) if workers else None
             if role := _role(str(body.get("name")), entry):
                 read[role] = RoleGiven(str(body.get("name")), index, body, entry, worker)
-        if read.keys() != set(ROLES) or len(roles) != len(ROLES):
-            names = ", ".join(str(body.get("name")) for body in roles) or "none"
-            self._refuse(
-                manifest.place("spec", "template", "roles"), f"{manifest}: roles {names}", "one of prefill and one of decode"
-            )
+        if wrong := _wrong_roles([str(body.get("name")) for body in roles], [one.name for one in read.values()], empty):
+            self._refuse(manifest.place("spec", "template", "roles"), f"{manifest}: {wrong}", "one of prefill and one of decode")
             return None
         if not all(one.entry.options or self._has_missing(one.entry) for one in read.values()):
             engines = {str(one.entry.value("image")) for one in read.values()}
@@ -196,7 +205,7 @@ class _Import:
         return Given(manifest, {role: read[role] for role in ROLES})
 
     def _has_missing(self, pod: Pod) -> bool:
-        return bool(pod.run and pod.run.missing)
+        return bool(pod.run and any(not _is_of_image(one.path) for one in pod.run.missing))
 
     def _refuse(self, place: Place, problem: str, remedy: str) -> None:
         self.findings.add("IM003", place, f"{problem}: not taken over", remedy, "error")
@@ -209,24 +218,34 @@ class _Import:
             for kind, pod in ((role, one.entry), (f"{role} worker", one.worker)):
                 if pod is None or pod.run is None:
                     continue
-                place = pod.places["command"]
-                for path in pod.run.missing:
-                    remedy = "give the ConfigMap that has it, or the text of a script that is in the image"
-                    self.findings.add(
-                        "IM004", place, f"{kind} is started by {path}, which is in none of the files", remedy, "error"
-                    )
+                for missing in pod.run.missing:
+                    self._tell_missing(missing, kind, pod)
                 for text, offset, file in pod.run.unknown:
                     if pod.texts.get(file) in known:
                         continue
-                    script = pod.scripts.get(file)
-                    at = Place(script.file, script.line + offset) if script else place
-                    what = f"`{' '.join(text.split())[:80]}` of the {kind} script is not taken over"
-                    self.findings.add("IM005", at, what, "what the engine needs of it: env, extraArgs or an image of your own")
+                    what = f"`{shown(' '.join(text.split()))}` of the {kind} script is not taken over"
+                    remedy = "what the engine needs of it: env, extraArgs or an image of your own"
+                    self.findings.add("IM005", _place_in(pod, file, offset), what, remedy)
                 first = next((pod.scripts[path] for path, text in pod.texts.items() if text not in known), None)
                 if first:
                     what = "an edit of this script reaches no pod: the ModelServing that mounts it stays as it was"
                     remedy = "scripts get names of their content: an edit rolls the pods"
                     self.findings.add("IM121", first, what, remedy)
+
+    def _tell_missing(self, missing: Missing, kind: str, pod: Pod) -> None:
+        """A script that is not given starts the engine only where nothing else does."""
+        place = _place_in(pod, missing.file, missing.offset)
+        if pod.run and pod.run.engine is None and not _is_of_image(missing.path):
+            remedy = "give the ConfigMap that has it, or the text of a script that is in the image"
+            what = f"{kind} is started by {missing.path}, which is in none of the files"
+            self.findings.add("IM004", place, what, remedy, "error")
+            return
+        done = "sourced" if missing.sourced else "run"
+        remedy = "give the ConfigMap that has it, or declare what the engine needs of it: env, or an image of your own"
+        if _is_of_image(missing.path):
+            remedy = "vLLM-Ascend's image has the variables of its own toolkit; others that the engine needs: env"
+        what = f"{missing.path}, {done} before the engine of {kind}, is in none of the files: not taken over"
+        self.findings.add("IM005", place, what, remedy)
 
     # the cluster
 
@@ -421,20 +440,24 @@ class _Import:
         objects: list[Object] = []
         unexplained: list[Difference] = []
         compared = 0
-        names = {serving_name(one, after.cluster): name for name, one in after.deployments.items()} if after else {}
-        for name in self.given.keys() - (after.deployments.keys() if after else set()):
-            self._check_start(self.given[name], None)
-        for name, deployment in (after.deployments if after else {}).items():
-            rendered = render_deployment(deployment, after.cluster, after.deployments) if after else None
-            self._check_start(self.given[name], rendered)
-            if rendered:
-                objects += self._pairs(name, rendered)
-                one, other = self._facts(name, None, {}), self._facts(name, rendered, names)
-                compared += len(one.keys() | other.keys())
-                manifest, roles = self.given[name].manifest, self.given[name].roles
-                around: dict[str, Place] = {role: given.entry.places["command"] for role, given in roles.items()}
-                around |= {"serving": manifest.place()}
-                unexplained += explain(differences(one, other, around), Context(one, other), self.findings)
+        missing = {(finding.path[1], finding.path[2:]) for finding in malformed if _is_missing(finding)}
+        whole = parse(_completed(config, missing))[0] if missing else after
+        deployments = whole.deployments if whole else {}
+        names = {serving_name(one, whole.cluster): name for name, one in deployments.items()} if whole else {}
+        for name, given in self.given.items():
+            is_declared = after is not None and name in after.deployments
+            rendered = render_deployment(deployments[name], whole.cluster, deployments) if whole and name in deployments else None
+            self._check_start(given, rendered if is_declared else None)
+            if rendered is None:
+                continue
+            objects += self._pairs(name, rendered) if is_declared else ()
+            one, other = self._facts(name, None, {}), self._facts(name, rendered, names)
+            compared += len(one.keys() | other.keys())
+            around: dict[str, Place] = {role: given.entry.places["command"] for role, given in given.roles.items()}
+            around |= {"serving": given.manifest.place()}
+            paths = [path for of, path in missing if of == name]
+            found_here = (one for one in differences(one, other, around) if not _stands_in(one.keys, paths))
+            unexplained += explain(found_here, Context(one, other), self.findings)
         return Imported(
             config,
             tuple(in_order(self.findings.found)),
@@ -463,9 +486,15 @@ class _Import:
             return finding
         draft = self.drafts[str(finding.path[1])]
         place = draft.place(finding.path[2:])
+        remedy = finding.remedy
+        if _is_missing(finding):  # a recipe would be another deployment
+            remedy = remedy.partition("; or take a recipe")[0]
+            given = self.given[draft.name]
+            role = next((one for name, one in given.roles.items() if name in finding.path[2:3]), None)
+            place = role.entry.places["command"] if role else given.manifest.place()
         if place is None:
             return finding
-        return Finding(finding.code, finding.path, finding.problem, finding.remedy, finding.severity, place.file, place.line, 1)
+        return replace(finding, remedy=remedy, file=place.file, line=place.line, column=1)
 
     def _pairs(self, name: str, rendered: RenderedDeployment) -> Iterator[Object]:
         serving = rendered.stable
@@ -531,6 +560,69 @@ def _role(name: str, pod: Pod) -> RoleName | None:
     produces = {"kv_producer": "prefill", "kv_consumer": "decode"}
     found: RoleName | None = produces.get(str(pod.value("kv", "kv_role")))  # type: ignore[assignment]  # one of ROLES
     return found
+
+
+def _wrong_roles(given: Sequence[str], read: Sequence[str], empty: Sequence[str]) -> str:
+    """What keeps the roles of a ModelServing from being one of prefill and one of decode; empty where nothing does."""
+    if not given:
+        return "it has no roles"
+    if empty:
+        return f"{' and '.join(empty)} without containers"
+    if unread := [name for name in given if name not in read]:
+        return f"{', '.join(unread)} is neither prefill nor decode, or one too many"
+    return "" if len(given) == len(ROLES) else f"{', '.join(given)} is its only role"
+
+
+def _is_of_image(path: str) -> bool:
+    """Whether a script sets up a shell inside of the engine's image, and nothing of the user's."""
+    return bool(_OF_IMAGE.search(path))
+
+
+def _place_in(pod: Pod, file: str, offset: int) -> Place:
+    """A line of a script, or the command of a pod whose script stands in it."""
+    script = pod.scripts.get(file)
+    return Place(script.file, script.line + offset) if script else pod.places["command"]
+
+
+def _is_missing(finding: Finding) -> bool:
+    return finding.code == SHAPE.code and finding.path[:1] == ("deployments",) and finding.problem == "is missing"
+
+
+def _completed(config: dict[str, Any], missing: Iterable[tuple[str | int, Path]]) -> dict[str, Any]:
+    """``config`` with something in the place of what a deployment lacks, so that the rest can be rendered and compared.
+
+    What the other role has, or else a recipe. A release is not stood in for: too much follows from it.
+    """
+    completed = deepcopy(config)
+    for name, path in missing:
+        holder: Any = completed["deployments"][name]
+        other = [("decode" if path[0] == "prefill" else "prefill", *path[1:])] if path[0] in ROLES else []
+        sources = [(config["deployments"][name], one) for one in other] + [(catalog.recipe(catalog.recipe_names()[0]), path)]
+        found = next((value for source, one in sources if (value := _at(source, one)) is not None), None)
+        if found is None or path[0] == "engine":
+            continue
+        for key in path[:-1]:
+            holder = holder.setdefault(key, {})
+        holder[path[-1]] = deepcopy(found)
+    return completed
+
+
+def _at(value: Any, path: Path) -> Any:
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _stands_in(keys: Keys, missing: Iterable[Path]) -> bool:
+    """Whether a fact is only there because something stands in for what is missing."""
+    role, *rest = map(str, keys)
+    for path in missing:
+        of_role = path[0] not in ROLES or role.removesuffix("-worker") == path[0]
+        inside = path[1:] if path[0] in ROLES else path
+        flags = {flag for flag, field in (OF_ROLE if path[0] in ROLES else BOTH).items() if field[: len(inside)] == inside}
+        if of_role and {*flags, *_FACTS_OF.get(inside, ())} & set(rest):
+            return True
+    return False
 
 
 def _without_empty(holder: dict[str, Any], *keys: str) -> None:

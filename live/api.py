@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -43,7 +44,8 @@ _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
 _JSON = "application/json"
 _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-_UNAUTHORIZED, _NOT_FOUND, _BUSY = 401, 404, 429
+_UNAUTHORIZED, _NOT_FOUND, _BUSY, _INTERNAL = 401, 404, 429, 500
+_LOST_WEBHOOK = re.compile(r"failed calling webhook .*(EOF|connection reset by peer)", re.DOTALL)
 _KTHENA = ".serving.volcano.sh/"
 _MONITORING = "/monitoring.coreos.com/"
 _DATA_CHANNEL = 0
@@ -286,11 +288,11 @@ class Api:
         parameters: Mapping[str, str] | None = None,
         accept: str = _JSON,
     ) -> httpx.Response:
-        """One request, again for as long as the API server is too busy to look at it."""
+        """One request, again for as long as the API server is too busy to look at it, or its line to a webhook has ended."""
         latest = time.monotonic() + BUSY_SECONDS
         while True:
             response = await self._authenticated(method, path, body, {"Content-Type": content, "Accept": accept}, parameters)
-            if response.status_code != _BUSY or time.monotonic() >= latest:
+            if not (response.status_code == _BUSY or _has_lost_webhook(response)) or time.monotonic() >= latest:
                 return response
             await asyncio.sleep(BUSY_PAUSE_SECONDS)
 
@@ -469,6 +471,11 @@ def _json(response: httpx.Response) -> Object | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
+
+
+def _has_lost_webhook(response: httpx.Response) -> bool:
+    """Whether a webhook had just closed the connection on which the API server asked it: Kthena's do after 30 idle seconds."""
+    return response.status_code == _INTERNAL and _LOST_WEBHOOK.search(response.text) is not None
 
 
 def _is_absent(response: httpx.Response) -> bool:

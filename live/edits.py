@@ -23,6 +23,8 @@ from render.names import DEPLOYMENT_LABEL, MANAGED, ROUTER_NAME, selector
 from render.ownership import DECLARED, annotation, owned, writers
 
 UNANSWERED = "\n      -> Kthena's webhook does not answer: do its controller and router run? kubectl get pods -A | grep kthena"
+_KTHENAS = '.volcano.sh"'
+"""how the names of its webhooks end in the API server's words"""
 _NOT_FOUND = 404
 _AT_ONCE = 20
 """requests; the API server's own fairness begins to queue a client beyond some dozens"""
@@ -81,10 +83,13 @@ class Edit:
         """Whether all is as declared."""
         return not (self.changes or self.deleted)
 
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """The refusals, for people."""
-        return tuple(f"{self.deployment}: the API server refuses {refusal}" for refusal in self.refusals)
+    def problems(self, without: Collection[str] = ()) -> tuple[str, ...]:
+        """The refusals, for people, ``without`` those of objects of some kinds."""
+        return tuple(
+            f"{self.deployment}: the API server refuses {refusal}"
+            for refusal in self.refusals
+            if refusal.partition(" ")[0] not in without
+        )
 
 
 async def read_edits(api: Api, stack: Stack, manager: str) -> tuple[Edit, ...]:
@@ -208,6 +213,21 @@ class _DryRun:
                 stored = now if now and is_applied else declared
             return Compared(declared, now, stored, scaling)
 
+    async def silence(self, declared: Object) -> str:
+        """Why nobody can judge an object whose namespace is not there yet; empty where somebody can, whatever the answer is.
+
+        It is asked in a namespace that every cluster has, and there only of Kthena's own webhooks, which ask nobody where it is.
+        """
+        if self.installs:
+            return ""
+        there = declared | {"metadata": declared["metadata"] | {"namespace": "default"}}
+        async with self.slots:
+            try:
+                await self.api.create(paths.collection(there), there, dry_run=True)
+            except ApiRefusedError as error:
+                return error.message if is_unanswered(error) and _KTHENAS in error.message else ""
+        return ""
+
 
 async def _edit(  # noqa: PLR0913, PLR0917  # what is there, and what is wanted of it
     dry_run: _DryRun,
@@ -235,7 +255,10 @@ async def _edit(  # noqa: PLR0913, PLR0917  # what is there, and what is wanted 
             if error.code != _NOT_FOUND or deployment.namespace not in _made(stack.cluster):
                 hint = UNANSWERED if is_unanswered(error) else ""
                 return f"{item['kind']} {name}: {error.message}{hint}"
-            return Compared(declared, None, declared, scaling)  # its namespace comes with this stack
+            # its namespace comes with this stack
+            if silence := await dry_run.silence(declared):
+                return f"{item['kind']} {name}: {silence}{UNANSWERED}"
+            return Compared(declared, None, declared, scaling)
 
     parts = await asyncio.gather(*map(part, rendered.objects))
     objects = tuple(one for one in parts if isinstance(one, Compared))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from local import chat, cluster, control_plane, logs, pulumi
 from local.errors import LocalError
-from local.state import CHECKOUT, State, is_free, locate
+from local.state import CHECKOUT, OVERRIDE, State, is_free, locate
 from models.cluster import ControlPlane
 from models.deployment import Deployment
 from models.stack import Stack
@@ -77,13 +78,17 @@ def _up(stack: str, config_file: Path, pods: str | None, simulated: Path) -> Non
     declared = _declared(config_file)
     description = cluster.load(simulated, pods)
     program = pulumi.find(locate(), _say, config_file)
+    options = stack_options(stack, config_file)
+    installs = declared.cluster.control_plane.install
+    if installs and not any(component.pid for component in control_plane.status()):
+        check_ports(declared.cluster.control_plane, None, options)
     control_plane.up(description, _say)
     program.select(stack)
     dead = program.free_dead_lock(stack)
     if dead:
         _say(f"released the stack's lock, which an ended pulumi (pid {dead[0]}) had left")
-    if declared.cluster.control_plane.install:
-        check_ports(declared.cluster.control_plane, program)
+    if installs:
+        check_ports(declared.cluster.control_plane, program, options)
     _say(f"pulumi up, stack {stack}")
     program.run("up", "--yes", "--skip-preview", "--suppress-progress", "--stack", stack, capture=False)
     if dead:
@@ -95,7 +100,7 @@ def _up(stack: str, config_file: Path, pods: str | None, simulated: Path) -> Non
     for deployment in declared.deployments.values():
         _ask(program, deployment, router_url)
     _say(f"done in {time.monotonic() - begin:.1f} s")
-    _next_steps(stack, declared)
+    print(next_steps(options, declared))
 
 
 def _declared(file: Path) -> Stack:
@@ -111,9 +116,16 @@ def _declared(file: Path) -> Stack:
         raise LocalError(f"{file}: {error.strerror}") from error
 
 
-def check_ports(control: ControlPlane, program: pulumi.Pulumi) -> None:
-    """Say in advance what would otherwise be a crash loop of router or controller, or webhooks that nobody reaches."""
-    router, controller = (program.flags(control.namespace, name) for name in ("kthena-router", "kthena-controller-manager"))
+def check_ports(control: ControlPlane, program: pulumi.Pulumi | None, options: str) -> None:
+    """Say in advance what would otherwise be a crash loop of router or controller, or webhooks that nobody reaches.
+
+    Args:
+        control: as it is declared
+        program: for what runs already; None where the cluster is down and all that listens is others'
+        options: that lead ``pulumi`` to the stack
+    """
+    names = ("kthena-router", "kthena-controller-manager")
+    router, controller = (program.flags(control.namespace, name) if program else {} for name in names)
     listen = {  # on all addresses
         "router.port": (control.router.port, router.get("--port")),
         "router.debugPort": (control.router.debug_port, router.get("--debug-port")),
@@ -129,8 +141,8 @@ def check_ports(control: ControlPlane, program: pulumi.Pulumi) -> None:
     if taken:
         raise LocalError(
             f"router and controller are to listen on {', '.join(map(str, taken.values()))}, in use on this machine already",
-            'end what listens there, or choose others, after eval "$(make -s env)":'
-            + "".join(f"\n     pulumi config set --path 'kthena-pd:cluster.controlPlane.{key}' PORT" for key in taken),
+            f"end what listens there, or choose others, after {_environment()}:"
+            + "".join(f"\n     pulumi config set {options} --path 'kthena-pd:cluster.controlPlane.{key}' PORT" for key in taken),
         )
     if not is_free(NOBODYS, WEBHOOK_SERVICES):
         raise LocalError(
@@ -147,12 +159,26 @@ def _ask(program: pulumi.Pulumi, deployment: Deployment, router_url: str) -> Non
         raise LocalError("the answer came without proof that KV cache went from prefill to decode")
 
 
-def _next_steps(stack: str, declared: Stack) -> None:
+def stack_options(stack: str, config_file: Path) -> str:
+    """Options that lead ``pulumi`` to the stack and its file."""
+    usual = config_file.absolute() == CHECKOUT / f"Pulumi.{stack}.yaml"
+    return f"--stack {stack}" + ("" if usual else f" --config-file {shlex.quote(str(config_file.absolute()))}")
+
+
+def _environment() -> str:
+    """The command that leads a shell to this cluster."""
+    directory = os.environ.get(OVERRIDE)
+    chosen = f"export {OVERRIDE}={shlex.quote(str(Path(directory).absolute()))}; " if directory else ""
+    return f'{chosen}eval "$(make -s env)"'
+
+
+def next_steps(options: str, declared: Stack) -> str:
+    """What may be done with a cluster that is up."""
     name = next(iter(declared.deployments), "NAME")
-    print(
-        'next      eval "$(make -s env)"      # pulumi and kubectl for this cluster\n'
-        f"          pulumi config set --stack {stack} --path 'kthena-pd:deployments.{name}.ratio' 2P1D\n"
-        f"          pulumi up --stack {stack}\n"
+    return (
+        f"next      {_environment()}      # pulumi and kubectl for this cluster\n"
+        f"          pulumi config set {options} --path 'kthena-pd:deployments.{name}.ratio' 2P1D\n"
+        f"          pulumi up {options}\n"
         "          make status | make logs POD=... | make down"
     )
 

@@ -40,7 +40,7 @@ class Pulumi:
     @property
     def variables(self) -> dict[str, str]:
         """Environment that makes a plain ``pulumi`` or ``kubectl`` work on the local cluster."""
-        interpreter = Path(sys.executable).parent  # Pulumi's language host runs `python3` of PATH
+        interpreter = Path(sys.executable).parent  # so that `python -m local` is this one, too
         return {
             "KUBECONFIG": str(self.state.kubeconfig),
             "PATH": os.pathsep.join([str(interpreter), *map(str, self.search), os.environ.get("PATH", "")]),
@@ -162,8 +162,9 @@ def _lay_beside(language_host: Path, engine: Path) -> None:
     for program in language_host.iterdir():
         link = engine / program.name
         if not link.exists() or not link.samefile(program):
-            link.unlink(missing_ok=True)
-            link.hardlink_to(program)
+            fresh = link.with_name(f".{link.name}-{os.getpid()}")
+            fresh.hardlink_to(program)
+            fresh.replace(link)  # at once: another checkout may be running it
 
 
 def _installed(state: State, say: Callable[[str], None]) -> bool:

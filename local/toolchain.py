@@ -120,6 +120,8 @@ PULUMI_TOOLS = (
         ("github.com/pulumi/pulumi/sdk/v3/python/cmd/pulumi-language-python",),
         0.5,
         scripts=("python/cmd/pulumi-language-python-exec",),
+        # of later versions no module is to be had; what an engine of today needs besides is in our file
+        supplement=("github.com/pulumi/pulumi/sdk/v3", "python/cmd/pulumi-language-python", "project_options.go"),
     ),
 )
 PLUGIN_TOOLS = (

@@ -245,7 +245,7 @@ class Cluster(Declaration):
     scheduler: Literal["volcano", "default-scheduler"] = "volcano"
     namespaces: Annotated[tuple[Namespace, ...], Field(description="created by this stack, and deleted with it")] = ()
     protect: Annotated[
-        bool, Field(description="Pulumi deletes nothing of this stack until it is false again; for production")
+        bool, Field(description="from the next `up` on Pulumi deletes nothing of this stack, until one with false")
     ] = False
     preflight: Annotated[
         bool, Field(description="look before every `up` whether the cluster has what the deployments need; false: don't")

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from live import paths
 from live.api import Object
-from live.survey import CERT_MANAGER, NETWORKING, PROMETHEUS_OPERATOR, WORKLOAD
+from live.plan import Plan
+from live.survey import CERT_MANAGER, NETWORKING, PROMETHEUS_OPERATOR, WORKLOAD, Survey
 from preflight.probe import Situation, probe
 from render.names import CONTROLLER_NAME, MANAGED, ROUTER_NAME
 from render.ownership import MANAGER, annotation
@@ -121,6 +122,16 @@ def the_autoscaler_knows_what_is_declared(situation: Situation) -> Iterator[Prob
             )
 
 
+_MONITORING = (paths.pod_monitors, paths.prometheus_rules)
+
+
+def missing_kinds(plan: Plan, survey: Survey) -> frozenset[str]:
+    """Kinds of what stands beside a deployment that the stack uses, and that the cluster does not know."""
+    served = survey.served.get(PROMETHEUS_OPERATOR, ())
+    wanted = _MONITORING if plan.stack.cluster.monitoring is not None else ()
+    return frozenset(one.kind for one in wanted if one.plural not in served)
+
+
 @probe("PF120", source="prometheus-operator: PodMonitor, PrometheusRule")
 def the_prometheus_operator_is_there_if_it_is_declared(situation: Situation) -> Iterator[Problem]:
     """Monitors and alerts are objects of its kinds."""
@@ -128,7 +139,7 @@ def the_prometheus_operator_is_there_if_it_is_declared(situation: Situation) -> 
         yield from _missing(
             situation,
             PROMETHEUS_OPERATOR,
-            (paths.pod_monitors.plural, paths.prometheus_rules.plural),
+            tuple(one.plural for one in _MONITORING),
             ("cluster", "monitoring"),
             "leave monitoring out, or install the Prometheus operator's CRDs",
         )

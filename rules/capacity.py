@@ -65,8 +65,9 @@ def _shortages(stack: Stack) -> Iterator[_Shortage]:
                 alone = " on a server of its own, as they share the host's ports" if deployment.host_network else ""
                 problem = Problem(
                     in_deployment(deployment, "ratio" if group == 0 else "groups"),
-                    f"group {group} of {deployment.ratio} needs {deployment.npus // deployment.groups} NPUs in pods of "
-                    f"{_counted(deployment)}, each{alone or ' whole on one server'}; "
+                    f"group {group + 1} of {deployment.groups} ({deployment.ratio}) needs "
+                    f"{deployment.npus // deployment.groups} NPUs in pods of {_counted(deployment)}, "
+                    f"each{alone or ' whole on one server'}; "
                     f"the cluster has {nodes} servers of {dies}, and {servers.free} NPUs are left for it",
                     f"{_fewer_pods(deployment, dies)}a lower ratio, fewer groups or less parallelism; or "
                     f"kthena-pd:cluster.npu.nodes of at least {enough} if there are more servers",

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from local.pulumi import Pulumi
+from render.names import CONTROLLER_NAME
 from tests.cluster.conftest import DEPLOYMENT, Cluster, Pods, is_ready, uids, until
 
 WEIGHTS = "/models/DeepSeek-V4-Flash-w8a8-mtp"
@@ -284,16 +285,27 @@ def test_up_says_early_why_it_can_not_serve_and_goes_on_once_that_is_mended(told
 
 
 def test_a_controller_that_does_not_run_is_named_before_anything_is_changed(converged: Cluster) -> None:
-    small = Small.create(converged, "controller")
-    scale = ("scale", "deployment", "kthena-controller-manager", "--namespace=kthena-system")
+    small = Small.create(converged, "controller")  # its namespace is not there yet, either
+
+    def scale(replicas: int) -> None:
+        converged.kubectl("scale", "deployment", CONTROLLER_NAME, "--namespace=kthena-system", f"--replicas={replicas}")
+
+        def ready() -> list[bool] | None:
+            pods = converged.objects("pods", "--namespace=kthena-system")
+            found = [is_ready(pod) for pod in pods if pod["metadata"]["name"].startswith(f"{CONTROLLER_NAME}-")]
+            return found if len(found) == replicas and all(found) else None
+
+        until(ready, 60)
+
     small.declare({})
     try:
-        converged.kubectl(*scale, "--replicas=0")
+        scale(0)
         small.up().names("nothing was changed:", "Kthena's webhook does not answer: do its controller and router run?")
-        converged.kubectl(*scale, "--replicas=1")
+        scale(1)
+        until(lambda: small.preview().code == 0 or None, 60)  # its webhook answers a moment after it is ready
         small.goes_on()
     finally:
-        converged.kubectl(*scale, "--replicas=1")
+        scale(1)
         converged.kubectl("delete", "namespace", "--ignore-not-found", small.name)
 
 

@@ -84,6 +84,8 @@ def test_the_printed_commands_adopt_live_objects_and_then_change_what_was_said(
     try:
         up = run(cluster, project, commands[diff + 1])
         assert up.returncode == 0, up.stdout + up.stderr
+        assert "takes over 2 objects that others have made: ModelServing default/hand, ModelServer default/hand" in up.stdout
+        assert "reverts it" not in up.stdout, "what the import changes is nobody's edit"
         assert "created" in up.stdout, "scripts and route"
         assert " replaced" not in up.stdout, "the ModelServing is updated, not made anew"
         rolled = cluster.settled_pods("hand")

@@ -67,6 +67,8 @@ def test_a_new_project_previews_with_the_answers_alone(pulumi: Pulumi, tmp_path:
     answers = [word for key, value in ANSWERS.items() for word in ("--config", f"kthena-pd:{key}={value}")]
     made = pulumi("new", "../template", "--offline", "--yes", "--name", "serving", "--stack", "prod", *answers)
     assert made.returncode == 0, made.stdout + made.stderr
+    assert (tmp_path / "serving" / ".venv" / "bin" / "python").exists()  # as Pulumi.yaml has it
+    assert not (tmp_path / "serving" / "bin").exists()
     project = yaml.safe_load((tmp_path / "serving" / "Pulumi.yaml").read_text())
     assert project["name"] == "serving"
     assert "template" not in project

@@ -10,15 +10,16 @@ from typing import Any
 import pulumi
 import pytest
 
-from components import RefusedEditError, examination, examine, make_way
+from components import RefusedEditError, examination, examine, foretell_control_plane, make_way
 from live import paths
-from live.api import Api, ApiRefusedError, ClusterError, MissingKindError
+from live.api import Api, ApiRefusedError, ClusterError, MissingKindError, UnknownKindError
 from live.survey import Survey
+from models.cluster import Cluster as Declared
 from models.stack import Stack
-from render import render_deployment, render_namespace
+from render import render_control_plane, render_deployment, render_namespace
 from render.ownership import MANAGER, field_manager, owned
 from rules import read
-from tests import stacks
+from tests import chart, stacks
 
 Object = dict[str, Any]
 OURS, OTHER = field_manager("kthena-pd", "test"), field_manager("kthena-pd", "other")
@@ -34,6 +35,8 @@ class Cluster:
         self.words = "no models on Mondays"
         self.lacks_kinds = False
         """none of Kthena's"""
+        self.unknown = ""
+        """part of the paths of a kind that there is none of"""
         self.deleted: list[str] = []
         self.applied: list[Object] = []
 
@@ -69,6 +72,8 @@ class Cluster:
     def _judge(self, path: str, declared: Object | None) -> None:
         if code := self.refuses(path, declared):
             raise ApiRefusedError(code, self.words)
+        if self.unknown and self.unknown in path:
+            raise UnknownKindError("the cluster does not know it")
         if self.lacks_kinds and ".serving.volcano.sh/" in path:
             raise MissingKindError("the cluster has no Kthena CRDs")
 
@@ -149,6 +154,20 @@ def test_an_up_of_what_is_there_already_has_nothing_to_say(cluster: Cluster, sai
         cluster.has(item)
     examine(stack())
     assert (said.info, said.warn) == ([], [])
+
+
+@pytest.mark.parametrize("preview", [False, True])
+def test_what_others_have_made_is_taken_over_in_one_line(cluster: Cluster, said: Said, *, preview: bool) -> None:
+    in_a_run(preview=preview)
+    for item in objects(stack()):
+        made = copy.deepcopy(item)
+        made["spec" if "spec" in made else "data"] |= {"more": "1"}
+        made["metadata"] |= {"managedFields": [{"manager": "kubectl", "operation": "Update", "fieldsV1": {}}]}
+        cluster.objects[paths.of(item)] = made
+    examine(stack())
+    line, *_ = said.info
+    assert line.startswith(f"takes over {len(cluster.objects)} objects that others have made: ConfigMap default/")
+    assert said.warn == []
 
 
 @pytest.mark.parametrize("kind", ["ConfigMap", "ModelServing", "ModelServer", "ModelRoute", "Namespace"])
@@ -296,3 +315,43 @@ def test_webhooks_of_somebody_else_that_do_not_answer_stop_an_up_before_anything
     in_a_run(preview=False)
     with pytest.raises(RefusedEditError, match=r"(?s)nothing was changed.*failed calling webhook.*-> Kthena's webhook does not"):
         examine(stack(cluster={"controlPlane": {"install": False}}))
+
+
+LOGIN = {"issuer": "https://login.example", "jwksUri": "https://login.example/keys", "audiences": ["models"]}
+
+
+def of_the_control_plane(**router: Any) -> Declared:
+    return stack(cluster={"controlPlane": {"router": router}}).cluster
+
+
+@pytest.mark.parametrize(
+    ("router", "told"),
+    [
+        ({}, []),
+        ({"serviceType": "NodePort"}, []),
+        ({"logLevel": 4}, ["kthena-router: its 1 pod will be replaced"]),
+        ({"scheduler": {"score": {"least-request": 3}}}, ["kthena-router: its 1 pod will be replaced"]),
+        (
+            {"authentication": LOGIN, "maxSurge": 0},
+            ["kthena-router: its 1 pod will be replaced; until the new one is ready, there is none"],
+        ),
+    ],
+)
+def test_a_preview_names_the_pods_of_the_control_plane_that_are_replaced(
+    cluster: Cluster, said: Said, router: dict[str, Any], told: list[str]
+) -> None:
+    for item in render_control_plane(of_the_control_plane(), chart.objects()):
+        if item["kind"] == "Deployment":
+            cluster.has(item)
+    for preview in (False, True):
+        in_a_run(preview=preview)
+        foretell_control_plane(of_the_control_plane(**router), chart.objects())
+        assert said.info == (told if preview else [])
+
+
+def test_of_a_control_plane_that_is_new_or_that_nobody_may_see_a_preview_names_no_pods(cluster: Cluster, said: Said) -> None:
+    in_a_run(preview=True)
+    foretell_control_plane(of_the_control_plane(), chart.objects())
+    cluster.refuses = lambda *_: 403
+    foretell_control_plane(of_the_control_plane(logLevel=4), chart.objects())
+    assert said.info == []

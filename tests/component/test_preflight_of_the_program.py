@@ -15,6 +15,7 @@ from live.api import ClusterError, MissingKindError
 from live.plan import Plan
 from live.references import Reference
 from live.survey import Survey
+from rules import Finding
 from tests.component.test_examination import Cluster, Said, _event_loop, cluster, in_a_run, said, stack
 
 __all__ = ["_event_loop", "cluster", "said"]
@@ -54,6 +55,34 @@ def test_a_warning_is_logged_and_stops_nothing(finds: Finds, said: Said) -> None
     examine(stack())
     (line,) = said.warn
     assert line.startswith("PF001 kthena-pd:cluster.context: warning: the cluster has Kubernetes v1.27.0")
+
+
+def test_findings_have_their_places_in_the_stack_file(finds: Finds, said: Said) -> None:
+    def placed(finding: Finding) -> Finding:
+        return replace(finding, file="Pulumi.test.yaml", line=4, column=5)
+
+    in_a_run(preview=False)
+    finds(EMPTY)
+    examine(stack(), placed)
+    assert [line for line in said.warn if not line.startswith("PF001 Pulumi.test.yaml:4:5 ")] == []
+    finds(LACKING)
+    with pytest.raises(RefusedEditError, match=r"\n  PF201 Pulumi\.test\.yaml:4:5 "):
+        examine(stack(), placed)
+
+
+@pytest.mark.parametrize(("preflight", "times"), [(True, 1), (False, 2)])
+def test_kinds_that_the_cluster_does_not_know_are_said_once_and_not_for_each_object_of_them(
+    finds: Finds, cluster: Cluster, said: Said, *, preflight: bool, times: int
+) -> None:
+    in_a_run(preview=False)
+    finds(replace(EMPTY, served={}))
+    cluster.unknown = "/monitoring.coreos.com/"
+    with pytest.raises(RefusedEditError) as refused:
+        examine(stack(cluster={"monitoring": {}, "preflight": preflight}))
+    assert [line[2:7] for line in str(refused.value).splitlines()[1:] if line[2:].strip() == line[2:]] == (
+        ["PF120"] if preflight else ["deeps"] * times
+    )
+    assert said.warn == []
 
 
 def test_a_missing_namespace_is_not_said_again_for_each_object_in_it(finds: Finds, cluster: Cluster, said: Said) -> None:

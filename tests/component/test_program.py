@@ -18,7 +18,8 @@ from tests.component.conftest import Deploy, Recording
 def _kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "kubeconfig").write_text("contexts: [{name: kthena-pd-local}]\n")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-    monkeypatch.setattr("components.examine", lambda _: ())  # there is no cluster to look at
+    monkeypatch.setattr("components.examine", lambda *_: ())  # there is no cluster to look at
+    monkeypatch.setattr("components.foretell_control_plane", lambda *_: None)
     monkeypatch.setattr("components.make_way", lambda *_: None)
 
 

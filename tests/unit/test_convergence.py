@@ -554,11 +554,17 @@ def test_an_image_that_can_not_be_had(reason: str, message: str, patience: float
     assert f"image vllm-ascend:v0.13.0 of engine: {reason}" in cause.problem
 
 
-def test_a_back_off_does_not_say_twice_what_is_pulled() -> None:
+def test_a_pull_that_failed_and_one_that_is_backed_off_are_one_cause_of_both_pods_however_late_the_second() -> None:
     """kubelet 1.34's words."""
-    message = 'Back-off pulling image "vllm-ascend:v0.13.0": ErrImagePull: vllm-ascend:v0.13.0: not found'
-    cause = only_cause(lasting(seen(*all_pods(third=waiting("ImagePullBackOff", message)), of=serving(**UNAVAILABLE)), 20))
-    assert cause.problem == "image vllm-ascend:v0.13.0 of engine: ImagePullBackOff: vllm-ascend:v0.13.0: not found"
+    failed = "vllm-ascend:v0.13.0: not found"
+    backed_off = waiting("ImagePullBackOff", f'Back-off pulling image "vllm-ascend:v0.13.0": ErrImagePull: {failed}')
+    of = serving(**UNAVAILABLE)
+    early = seen(*all_pods(third=backed_off), of=of)
+    late = seen(*all_pods(first=waiting("ErrImagePull", failed), third=backed_off), of=of)
+    cause = only_cause(judge((0, early), (15, late), (20, late)))
+    assert cause.problem == f"image vllm-ascend:v0.13.0 of engine: ErrImagePull: {failed}"
+    assert PREFILL_0 in cause.object
+    assert DECODE in cause.object
 
 
 def test_an_image_that_comes_at_last_was_only_late() -> None:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.__main__ import main
-from impact.drift import Drift, drift, reverted, scaled_fields, shown
+from impact.drift import Drift, drift, is_foreign, reverted, scaled_fields, shown
 from live import paths
 from live.api import Api, ApiRefusedError, ClusterError
 from models.stack import Stack
@@ -259,6 +259,38 @@ def test_an_absent_object_is_one_difference() -> None:
     (one,) = drift(serving(), None, None, OURS)
     assert (one.object, one.field, one.kind, one.reverted) == ("ModelServing default/chat", "", "absent", True)
     assert str(one) == "not in the cluster; `up` creates it"
+
+
+# --- objects that no `up` has applied
+
+
+def made_by(manager: str, *, image: str = "engine:v1") -> Server:
+    """The object as kubectl or GitOps applies what `pd render` writes: without this program's annotations."""
+    rendered = serving(image=image)
+    del rendered["metadata"]["annotations"]
+    server = Server()
+    server.apply(rendered, manager)
+    return server
+
+
+@pytest.mark.parametrize("manager", ["kubectl-client-side-apply", "argocd-controller", OTHER])
+def test_what_others_have_made_is_taken_over_and_nothing_of_it_is_reverted(manager: str) -> None:
+    server = made_by(manager, image="engine:v0")
+    server.update(AUTOSCALER, lambda live: live["spec"].update(replicas=2))
+    found = found_in(server, serving())
+    assert {one.kind for one in found} == {"foreign"}
+    assert reverted(found) == []
+    assert all("`up` takes it over" in str(one) for one in found)
+    server.apply(serving(), OURS)
+    server.update(manager, lambda live: live["spec"].update(replicas=2))
+    assert [one.kind for one in found_in(server, serving())] != ["foreign"], "applied once, it is the stack's"
+
+
+def test_what_others_have_made_as_declared_is_no_difference() -> None:
+    server = made_by("argocd-controller")
+    assert found_in(server, serving()) == ()
+    assert server.live is not None
+    assert is_foreign(server.live, OURS)
 
 
 # --- edits of the stack file

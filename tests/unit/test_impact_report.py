@@ -40,6 +40,8 @@ class FakeApi:
     """by their paths"""
     refused: dict[str, ClusterError] = field(default_factory=dict)
     """what is answered at a path"""
+    unanswered: str = ""
+    """what is answered to whoever creates something"""
 
     def put(self, *items: Object) -> None:
         self.objects |= {paths.of(item): item for item in items}
@@ -56,6 +58,13 @@ class FakeApi:
 
     async def delete(self, path: str) -> None:
         del self.objects[path]
+
+    async def create(self, path: str, declared: Object, *, dry_run: bool = False) -> Object:
+        assert dry_run, "pd diff has made something"
+        assert (path, declared["metadata"]["namespace"]) == (paths.collection(declared), "default")
+        if self.unanswered:
+            raise ApiRefusedError(500, self.unanswered)
+        return declared
 
     async def apply(self, declared: Object, manager: str, *, dry_run: bool = False) -> Object:
         assert dry_run, "pd diff has changed something"
@@ -156,7 +165,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 def test_what_is_as_declared_takes_one_line(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cluster.said(capsys) == (0, "nothing to do: 1 deployment as declared\n", "")
+    assert cluster.said(capsys) == (0, "deployments: nothing to do, 1 as declared\n", "")
 
 
 def test_a_ratio_that_grows_is_told_with_its_pods_its_capacity_and_its_npus(
@@ -449,6 +458,29 @@ def test_a_namespace_that_comes_with_the_stack_is_no_refusal_and_any_other_is(
     assert "chat in new: created, 1P1D in 1 group" in cluster.said(capsys)[1]
     cluster.declare({"controlPlane": {"namespace": "new", "install": False}}, chat={"namespace": "new"})
     assert 'error: ModelServing chat: namespaces "new" not found' in cluster.said(capsys)[1]
+
+
+@pytest.mark.parametrize(
+    ("hook", "installs", "is_refused"),
+    [
+        ("validate-workload-ai-v1alpha1-modelserving.volcano.sh", False, True),
+        ("hook.example.com", False, False),  # it may ask for objects of the namespace default alone
+        ("validate-workload-ai-v1alpha1-modelserving.volcano.sh", True, False),  # the stack mends it first
+    ],
+)
+def test_in_a_namespace_that_comes_with_the_stack_too_kthenas_webhooks_have_to_answer(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], hook: str, *, installs: bool, is_refused: bool
+) -> None:
+    own = {"namespaces": ["new"], "controlPlane": {"install": installs}}
+    stack = cluster.declare(own, chat={"namespace": "new"})
+    lacking = ApiRefusedError(404, 'namespaces "new" not found')
+    cluster.api.refused |= {
+        paths.of(item): lacking for item in render_deployment(stack.deployments["chat"], stack.cluster).objects
+    }
+    cluster.api.unanswered = f'failed calling webhook "{hook}": connection refused'
+    said = cluster.said(capsys)[1]
+    assert ("error: ModelServing chat: failed calling webhook" in said) == is_refused
+    assert ("-> Kthena's webhook does not answer" in said) == is_refused
 
 
 def test_a_canary_beside_the_deployment_touches_none_of_its_pods(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:

@@ -92,12 +92,16 @@ def test_the_family_and_the_device_plugin_can_be_said(capsys: pytest.CaptureFixt
         (["given.yaml", "--npu", "A9"], 2, "invalid choice"),
         (["nothing.yaml"], 1, "no deployment could be taken over"),
         (["half.yaml"], 1, "maxNumBatchedTokens"),
-        (["half.yaml"], 1, "nothing was compared"),
+        (["half.yaml"], 1, "hand was compared without what its stack file still lacks"),
+        (["release.yaml"], 1, "nothing was compared"),
         (["half.yaml", "--to", "Pulumi.new.yaml", "--adopt", "adopt.json"], 1, "adopt.json is not written"),
         (["given.yaml", "--to", "Pulumi.new.yaml", "--adopt", "Pulumi.new.yaml"], 2, "over itself"),
         (["Pulumi.there.yaml", "--to", "Pulumi.there.yaml", "--force"], 2, "over what is read"),
         (["inside.yaml"], 2, "an anchor is used inside of itself"),
         (["aliases.yaml"], 2, "aliases make too much"),
+        (["empty.yaml"], 2, "no Kubernetes object is in empty.yaml"),
+        (["list.yaml"], 2, "no Kubernetes object is in list.yaml"),
+        (["items.yaml"], 2, "items.yaml:1: not a Kubernetes object"),
     ],
 )
 def test_what_does_not_work_is_said_in_a_line(
@@ -107,6 +111,10 @@ def test_what_does_not_work_is_said_in_a_line(
     (directory / "latin.yaml").write_bytes(b"a: \xe9")
     (directory / "nothing.yaml").write_text("apiVersion: v1\nkind: Service\nmetadata: {name: a}\n")
     (directory / "half.yaml").write_text(HAND_WRITTEN.read_text().replace("--max-num-batched-tokens $BATCH", ""))
+    (directory / "release.yaml").write_text(HAND_WRITTEN.read_text().replace("vllm-ascend:v0.13.0rc3-a3", "vllm-ascend:mine"))
+    (directory / "empty.yaml").write_text("# nothing\n---\n")
+    (directory / "list.yaml").write_text("apiVersion: v1\nkind: List\nitems: null\n")
+    (directory / "items.yaml").write_text("a: &a [*a]\n")
     (directory / "inside.yaml").write_text("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: &a {b: *a}\n")
     (directory / "aliases.yaml").write_text(
         "apiVersion: v1\nkind: ConfigMap\na0: &a0 []\n" + "".join(f"a{n + 1}: &a{n + 1} [{f'*a{n},' * 9}]\n" for n in range(9))
@@ -117,3 +125,37 @@ def test_what_does_not_work_is_said_in_a_line(
     assert words in done.output + done.errors
     assert "Traceback" not in done.errors
     assert (directory / "Pulumi.there.yaml").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "said"),
+    [
+        ("apps/v1 Deployment", "", "Deployment default/a is not taken over"),
+        ("networking.serving.volcano.sh/v1alpha1 ModelRoute", "modelName: a", "leads to none of the given deployments"),
+        ("workload.serving.volcano.sh/v1alpha1 ModelServing", "template: {roles: []}", "it has no roles"),
+        (
+            "workload.serving.volcano.sh/v1alpha1 ModelServing",
+            "template: {roles: [{name: decode, entryTemplate: {spec: {containers: [{name: a}]}}}]}",
+            "decode is its only role",
+        ),
+        (
+            "workload.serving.volcano.sh/v1alpha1 ModelServing",
+            "template: {roles: [{name: prefill, entryTemplate: {}}, {name: decode, entryTemplate: {spec: {containers: []}}}]}",
+            "prefill and decode without containers",
+        ),
+        (
+            "workload.serving.volcano.sh/v1alpha1 ModelServing",
+            "template: {roles: [{name: d, entryTemplate: &a {spec: {containers: [{name: a}]}}}, {name: x, entryTemplate: *a}]}",
+            "x is neither prefill nor decode",
+        ),
+    ],
+)
+def test_of_what_is_no_deployment_the_cause_is_said_and_nothing_of_a_stack_that_nobody_gets(
+    kind: str, spec: str, said: str, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version, _, name = kind.partition(" ")
+    (directory / "other.yaml").write_text(f"apiVersion: {version}\nkind: {name}\nmetadata: {{name: a}}\nspec: {{{spec}}}\n")
+    done = Run(capsys, "other.yaml")
+    assert (done.code, done.output) == (1, "")
+    assert said in done.errors
+    assert "In the new stack file" not in done.errors

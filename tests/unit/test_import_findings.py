@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -96,7 +97,12 @@ FAULTS = {
     "no number of workers": ("            workerReplicas: 0\n            maxUnavailable: 1\n", "", "IM002", "workerReplicas"),
     "a field that never was": ("serviceAccountName: engine", "serviceAcountName: engine", "IM002", "serviceAcountName"),
     "a second scheduler": ("schedulerName: volcano", "schedulerName: mine", "IM006", "scheduler mine"),
-    "a role of another name": ("          - name: decode\n", "          - name: extra\n", "IM201", "'extra'"),
+    "a role of another name": (
+        "          - name: decode\n",
+        "          - name: extra\n",
+        "IM201",
+        "prefill, extra are prefill, decode",
+    ),
     "a value that only the pod has": ("--enforce-eager", "--enforce-eager --download-dir $(mktemp)", "IM006", "--download-dir"),
     "a script that is nowhere": ('exec vllm serve "$MODEL"', "exec bash /opt/start.sh", "IM004", "/opt/start.sh"),
     "a variable of Kthena's": ("- {name: SITE, value: north}", "- {name: GROUP_SIZE, value: '2'}", "PD302", "GROUP_SIZE"),
@@ -160,7 +166,88 @@ def test_a_fault_has_its_code_and_its_place(fault: str) -> None:
     told = [finding for finding in new_findings(found) if finding.code == code and words in finding.problem]
     assert told, [str(finding) for finding in new_findings(found)]
     assert all(finding.file == "given.yaml" and finding.line > 1 and finding.remedy for finding in told)
+    unspoken = re.compile(r"\{'|\['|\bNone\b|\b(from|at|is|has|runs|says) nothing\b")
+    assert not [finding for finding in found.findings if unspoken.search(f"{finding.problem} {finding.remedy}")]
     assert found.unexplained == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("source /usr/local/Ascend/ascend-toolkit/set_env.sh", "set_env.sh, sourced before the engine"),
+        (". /usr/local/Ascend/nnal/atb/set_env.sh", "set_env.sh, sourced before the engine"),
+        ("source ~/.bashrc || true", "~/.bashrc, sourced before the engine"),
+        ("bash /opt/prepare.sh", "/opt/prepare.sh, run before the engine"),
+        ("sleep 5", "`sleep 5` of"),
+        ('if [ "$A" ]; then export B=1; export C=2; fi', '`if [ "$A" ]; then export B=1; export C=2; fi` of'),
+    ],
+)
+def test_what_stands_before_an_engine_that_is_found_is_one_warning_and_no_start_script(line: str, words: str) -> None:
+    found = imported(("ulimit -n 65535", line))
+    told = new_findings(found)
+    assert {(one.code, one.severity) for one in told} == {("IM005", "warning")}
+    assert all(words in one.problem for one in told)
+    assert len({one.problem for one in told}) == 1
+    assert found.config == usual().config
+
+
+def test_scripts_of_the_image_alone_start_no_engine() -> None:
+    start = "source /usr/local/Ascend/ascend-toolkit/set_env.sh; python3 serve.py"
+    found = imported(('exec vllm serve "$MODEL"', start))
+    assert [one.code for one in new_findings(found) if one.severity == "error"][:1] == ["IM003"]
+    assert not [one for one in new_findings(found) if one.code == "IM004"]
+
+
+HAND = (OWN / "hand-written.yaml").read_text()
+RESOURCES = """\
+                resources:
+                  requests: {cpu: "4", memory: 32Gi, huawei.com/ascend-1980: "2"}
+                  limits: {cpu: "8", memory: 64Gi, huawei.com/ascend-1980: "2"}
+"""
+ONLY_NPUS = '                resources: {limits: {huawei.com/ascend-1980: "2"}}\n'
+
+
+@pytest.mark.parametrize(
+    ("change", "missing"),
+    [
+        ((RESOURCES, ONLY_NPUS), "resources"),
+        (("--max-num-batched-tokens $BATCH", ""), "maxNumBatchedTokens"),
+        (("--max-model-len 65536", ""), "maxModelLen"),
+        (("- {name: models, hostPath: {path: /models}}", "- {name: models, emptyDir: {}}"), "weights"),
+    ],
+)
+def test_a_deployment_that_lacks_something_is_compared_in_all_else(change: tuple[str, str], missing: str) -> None:
+    whole = import_manifests(read_manifests("given.yaml", HAND))
+    found = import_manifests(read_manifests("given.yaml", HAND.replace(*change)))
+    lacking = [one for one in found.of_stack if one.code == "PD001"]
+    assert lacking
+    assert all(one.path[-1] == missing and one.line and "recipe" not in one.remedy for one in lacking)
+    assert found.compared > 0
+    assert found.unexplained == ()
+    assert found.objects == (), "it can't be adopted yet"
+
+    def codes(of: Imported) -> set[str]:
+        return {one.code for one in of.findings}
+
+    assert codes(whole) <= codes(found)
+    assert codes(found) - codes(whole) <= {"IM006"}
+
+
+def test_prefix_caching_of_decode_by_default_is_a_finding_and_not_declared() -> None:
+    found = import_manifests(read_manifests("given.yaml", HAND.replace("--no-enable-prefix-caching", "")))
+    deployment = found.config["deployments"]["hand"]
+    assert (deployment["prefill"]["prefixCaching"], "prefixCaching" in deployment["decode"]) == (True, False)
+    assert [one.problem.split()[3] for one in found.findings if one.code == "PD507"] == ["decode"]
+    assert not [one for one in found.of_stack if one.code == "PD507"]
+    assert found.unexplained == ()
+
+
+def test_what_one_role_does_not_have_is_said_so() -> None:
+    own = "volumeMounts: [{name: scripts, mountPath: /opt}]\n                env: [*address"
+    decode = HAND.replace("env: [*address", own)
+    assert decode != HAND
+    found = import_manifests(read_manifests("given.yaml", decode))
+    assert "decode mounts no volume with the weights" in {one.problem for one in found.findings}
 
 
 def test_a_flag_is_shown_with_its_line_in_the_script() -> None:

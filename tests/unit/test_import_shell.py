@@ -67,7 +67,23 @@ def test_a_script_is_followed_into_the_scripts_that_it_calls() -> None:
 
 
 def test_a_script_that_is_not_given_is_named() -> None:
-    assert run_command(["bash", "/scripts/run.sh"], {}, nowhere).missing == ["/scripts/run.sh"]
+    assert [one.path for one in run_command(["bash", "/scripts/run.sh"], {}, nowhere).missing] == ["/scripts/run.sh"]
+
+
+@pytest.mark.parametrize(
+    ("line", "path", "sourced"),
+    [
+        ("source /usr/local/Ascend/ascend-toolkit/set_env.sh", "/usr/local/Ascend/ascend-toolkit/set_env.sh", True),
+        (". ./env.sh", "/env.sh", True),
+        ("source ~/.bashrc || true", "~/.bashrc", True),
+        ('. "$HOME/.bashrc" >/dev/null 2>&1', "$HOME/.bashrc", True),
+        ("bash -e /opt/prepare.sh", "/opt/prepare.sh", False),
+    ],
+)
+def test_a_script_that_is_not_given_is_known_with_its_line_and_how_it_is_called(line: str, path: str, *, sourced: bool) -> None:
+    run = follow(f"set -e\n{line}\nvllm serve m")
+    assert run.missing == [(path, 1, "", sourced)]
+    assert words(run) == ["m"]
 
 
 def test_a_variable_in_single_quotes_is_known_not_to_be_expanded() -> None:
@@ -77,7 +93,10 @@ def test_a_variable_in_single_quotes_is_known_not_to_be_expanded() -> None:
 
 def test_what_is_not_understood_is_kept_with_its_line() -> None:
     run = follow("set -e\nulimit -n 65535\nif [ -e /x ]; then\n  export A=1\nfi\nvllm serve m")
-    assert [(text, line) for text, line, _ in run.unknown][:2] == [("ulimit -n 65535", 1), ("if [ -e /x ]", 2)]
+    assert [(text, line) for text, line, _ in run.unknown] == [
+        ("ulimit -n 65535", 1),
+        ("if [ -e /x ]; then export A=1; fi", 2),
+    ]
     assert "A" not in run.environment(), "whether a branch is taken is not known"
 
 
@@ -89,6 +108,13 @@ def test_a_value_that_only_the_pod_has_stays_as_it_is_written() -> None:
         "--x",
         "$UNSET",
     ]
+
+
+@pytest.mark.parametrize("command", ["sleep 5", "echo hi", "cat a > /etc/b", "printf x | tee /etc/b", "env", "date"])
+def test_what_leaves_something_outside_of_the_engine_is_kept_too(command: str) -> None:
+    run = follow(f"{command}\nvllm serve m")
+    assert [text for text, _, _ in run.unknown] == [command.partition(" |")[0]]
+    assert words(run) == ["m"]
 
 
 @pytest.mark.parametrize(

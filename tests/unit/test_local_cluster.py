@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from local.cluster import Cluster, load, repository
 from local.errors import LocalError
+from rules import read_file
 from tests import stacks
 
 MINIMAL = {"nodes": [{"name": "a3", "count": 2, "capacity": {"cpu": "8"}}]}
@@ -18,6 +20,21 @@ def test_the_shipped_description_has_four_servers_of_sixteen_dies() -> None:
     assert [node.name for node in nodes] == [f"ascend-a3-{number}" for number in range(4)]
     assert {node.capacity["huawei.com/ascend-1980"] for node in nodes} == {"16"}
     assert {"/etc/hccn.conf", "/etc/ascend_install.info", "/usr/local/Ascend/driver/tools/hccn_tool"} <= nodes[0].files.keys()
+
+
+def test_the_stack_file_that_the_docs_give_for_the_cluster_of_mindcluster_fits_it(tmp_path: Path) -> None:
+    page = (stacks.ROOT / "docs" / "device-plugins.md").read_text()
+    (block,) = re.findall(r"```yaml\n(# Pulumi\.mine\.yaml\n.*?)```", page, re.DOTALL)
+    file = tmp_path / "Pulumi.mine.yaml"
+    file.write_text(block)
+    stack, warnings = read_file(file)
+    assert warnings == []
+    declared = stack.cluster
+    described = load(stacks.ROOT / "local/clusters/mindcluster-a2.yaml")
+    assert described.volcano == (declared.scheduler == "volcano")
+    assert declared.npu.nodes == len(described.nodes)
+    assert all(node.labels.items() >= declared.npu.node_selector.items() for node in described.nodes)
+    assert described.npu_resources == ("huawei.com/Ascend910",)
 
 
 def test_the_shipped_model_directory_has_what_an_engine_opens() -> None:

@@ -143,16 +143,31 @@ def test_json_has_the_shape_of_pd_check(config: Config, tmp_path: Path, capsys: 
     assert told["findings"][0]["path"] == "kthena-pd:deployments.chat.ratio"
 
 
-@pytest.mark.parametrize("broken", ["file", "mistake", "cluster"])
+@pytest.mark.parametrize("mistake", [{"ratio": "0P1D"}, {"cluster": {"context": "elsewhere"}}])
+def test_mistakes_of_the_stack_file_are_findings_in_the_chosen_format_and_the_cluster_is_not_asked(
+    config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str], mistake: dict[str, Any]
+) -> None:
+    config("http://127.0.0.1:1")
+    file = stack_file(tmp_path, **mistake)
+    sys.argv = ["pd", "preflight", "--format", "json", str(file)]
+    assert main() == preflight.LACKS
+    said = capsys.readouterr()
+    (found,) = json.loads(said.out)["findings"]
+    assert (found["file"], found["severity"], found["code"]) == (str(file), "error", "PD001" if "ratio" in mistake else "PD004")
+    assert found["line"] > 1
+    assert said.err == ""
+
+
+@pytest.mark.parametrize("broken", ["file", "cluster"])
 def test_what_cannot_be_read_is_exit_code_2(
     config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str], broken: str
 ) -> None:
     config("http://127.0.0.1:1")
-    file = stack_file(tmp_path, **({"ratio": "0P1D"} if broken == "mistake" else {}))
+    file = stack_file(tmp_path)
     sys.argv = ["pd", "preflight", str(tmp_path / "none.yaml" if broken == "file" else file)]
     assert main() == UNREADABLE
     said = capsys.readouterr()
-    expected = {"file": "No such file", "mistake": "PD001", "cluster": "does not answer"}[broken]
+    expected = {"file": "No such file", "cluster": "does not answer"}[broken]
     assert said.err.startswith("error: ")
     assert expected in said.err
     assert said.out == ""

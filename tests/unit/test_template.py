@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -87,10 +90,32 @@ def test_the_template_has_no_stack_of_ours_and_nothing_that_only_we_need(templat
     assert list(template.rglob("__pycache__")) == []
 
 
-def test_the_template_can_be_made_of_a_copy_without_git(template: Path, tmp_path: Path) -> None:
-    made = tmp_path / "made"
-    subprocess.run(["make", "--silent", "template", f"TEMPLATE={made}"], cwd=template, check=True, capture_output=True)
+def test_the_template_can_be_made_of_a_project_without_what_its_user_keeps_there(template: Path, tmp_path: Path) -> None:
+    project, made = tmp_path / "project", tmp_path / "made"
+    shutil.copytree(template, project)
+    (project / "deploy").mkdir()
+    for own in ("deploy/secret.yaml", "Pulumi.prod.yaml", "notes.md"):
+        (project / own).write_text("the user's own")
+    subprocess.run(["make", "--silent", "template", f"TEMPLATE={made}"], cwd=project, check=True, capture_output=True)
     assert {path.relative_to(made) for path in made.rglob("*")} == {path.relative_to(template) for path in template.rglob("*")}
+
+
+def test_the_template_has_every_room_that_its_code_and_its_targets_run(template: Path) -> None:
+    rooms = {path.parent.name for path in stacks.ROOT.glob("*/__init__.py")}
+    imported = {
+        name.partition(".")[0]
+        for file in template.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        for name in (
+            [node.module or ""] if isinstance(node, ast.ImportFrom) else [one.name for one in getattr(node, "names", [])]
+        )
+    }
+    run = set(re.findall(r"-m (\w+)", (template / "Makefile").read_text()))
+    assert {"components", "rules"} <= imported & rooms
+    assert {name for name in (imported | run) & rooms if not (template / name).is_dir()} == set()
+    offered = subprocess.run(["make", "--silent"], cwd=template, check=True, capture_output=True, text=True).stdout
+    assert "make check" in offered
+    assert not re.search(r"make (up|test|bench|env)\b", offered)
 
 
 def test_the_template_checks_a_stack_without_the_checkout(template: Path, tmp_path: Path) -> None:
