@@ -10,6 +10,7 @@ import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -169,6 +170,10 @@ class State:
 _OTHER_DIRECTORY = f"let {OVERRIDE} name a directory that is empty or does not exist yet, or unset it"
 
 
+_LISTENING = range(20_000, 32_000)
+"""Linux takes no ports of outgoing connections from these: such a one is free when it is looked at, and not when it is needed."""
+
+
 def locate() -> State:
     """State of the cluster that this process is about: ``.local/`` of the checkout unless KTHENA_PD_STATE says else."""
     return State(Path(os.environ.get(OVERRIDE) or CHECKOUT / ".local").absolute())
@@ -200,7 +205,7 @@ def ports(file: Path, names: Iterable[str], held: Iterable[str] = ()) -> dict[st
             chosen[name] = port
         else:
             with_new.append(name)
-    chosen |= zip(with_new, _free_ports(len(with_new)), strict=True)
+    chosen |= zip(with_new, free_ports(len(with_new)), strict=True)
     if chosen != remembered:
         file.write_text(json.dumps(chosen, indent=2) + "\n")
     return chosen
@@ -240,15 +245,14 @@ def _remembered(file: Path) -> dict[str, int]:
         return {}
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            try:
-                one.bind(("127.0.0.1", 0))
-            except OSError as error:
-                raise LocalError(f"no free port on 127.0.0.1: {error}", "end some programs that listen there") from error
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+def free_ports(count: int) -> list[int]:
+    """Ports on which a server could listen, on any address, in no order: others choose at the same time.
+
+    Raises:
+        LocalError: there are not so many.
+    """
+    candidates = (port for port in random.sample(_LISTENING, len(_LISTENING)) if is_free("", port))
+    found = list(islice(candidates, count))
+    if len(found) < count:
+        raise LocalError("no free port", "end some programs that listen")
+    return found

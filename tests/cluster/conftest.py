@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -19,7 +18,7 @@ import pytest
 
 from local import chat, control_plane, pulumi, toolchain
 from local.cluster import load
-from local.state import OVERRIDE, State
+from local.state import OVERRIDE, State, free_ports
 from tests import stacks
 
 DEPLOYMENT = "deepseekv4-pd"
@@ -140,12 +139,6 @@ def is_ready(pod: dict[str, Any]) -> bool:
     return any(item["type"] == "Ready" and item["status"] == "True" for item in pod["status"].get("conditions", []))
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def running(
     directory: Path, description: str = "cluster.yaml", over: Mapping[str, object] = MappingProxyType({})
@@ -153,7 +146,8 @@ def running(
     """A cluster as ``local/<description>`` has it, on which ``make up`` has run once with stack dev and what goes ``over`` it."""
     config_file, described = directory / "Pulumi.dev.yaml", stacks.ROOT / "local" / description
     toolchain.ensure(control_plane.tools(load(described)), print)  # on a new machine it takes longer than an `up` may
-    ports = free_port(), free_port(), (free_port(), free_port())
+    router, debug, *webhooks = free_ports(4)
+    ports = router, debug, (webhooks[0], webhooks[1])
     started = Cluster(State(directory / "state"), config_file, *ports, over)
     started.pulumi.select("dev")
     started.declare()

@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from local import chat
-from local.state import OVERRIDE
+from local.state import OVERRIDE, free_ports
 from tests import stacks
-from tests.cluster.conftest import Cluster, free_port, is_ready, uids, until
+from tests.cluster.conftest import Cluster, is_ready, uids, until
 
 
 def test_a_port_that_somebody_else_holds_is_named_with_the_setting_that_moves_the_router(converged: Cluster) -> None:
@@ -79,8 +79,9 @@ def second(tmp_path: Path) -> Path:
     config_file = tmp_path / "Pulumi.dev.yaml"
     content = yaml.safe_load((stacks.ROOT / "Pulumi.dev.yaml").read_text())
     control_plane = content["config"]["kthena-pd:cluster"]["controlPlane"]
-    control_plane["router"] |= {port: free_port() for port in ("port", "debugPort", "webhookPort")}
-    control_plane["controller"]["webhookPort"] = free_port()
+    router, debug, *webhooks = free_ports(4)
+    control_plane["router"] |= {"port": router, "debugPort": debug, "webhookPort": webhooks[0]}
+    control_plane["controller"]["webhookPort"] = webhooks[1]
     config_file.write_text(yaml.safe_dump(content))
     return config_file
 

@@ -13,7 +13,7 @@ import pytest
 from local import processes
 from local.errors import LocalError
 from local.processes import Program
-from local.state import PodFolder, State, locate, network, network_holder, ports
+from local.state import PodFolder, State, free_ports, locate, network, network_holder, ports
 
 
 @pytest.fixture
@@ -233,3 +233,10 @@ def test_a_program_that_does_not_come_to_life_is_an_error(state: State, broken: 
 def test_a_program_that_lives_for_a_moment_only_has_been_started(state: State) -> None:
     for number in range(50):
         run(state, "true", name=f"program-{number}")
+
+
+def test_ports_to_listen_on_are_none_that_outgoing_connections_get() -> None:
+    ports = free_ports(200)
+    assert len(set(ports)) == 200
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert 1024 <= min(ports) <= max(ports) < lowest
