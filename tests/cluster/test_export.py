@@ -55,7 +55,7 @@ def exported(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
     cluster.pulumi.run("destroy", "--yes", "--skip-preview", "--stack", "dev")
     cluster.kubectl("delete", "--ignore-not-found", f"--kustomize={directory}/{FILES}/crds")
     try:
-        (commands,) = DOCUMENTED
+        commands, *_ = DOCUMENTED
         run(cluster, directory, "bash", "-e", "-c", commands)
         by_kubectl = live(cluster, stream)
         chat.wait_until_paired(f"http://127.0.0.1:{cluster.debug_port}", "default", "deepseekv4-pd", 1, 1, timeout=30)

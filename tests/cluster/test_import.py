@@ -21,7 +21,7 @@ STACK = "moved"
 @pytest.fixture(scope="module")
 def project(cluster: Cluster) -> Path:
     """A checkout of the user's own, without stack files."""
-    directory = cluster.config_file.parent / "project"
+    directory = cluster.config_file.parent / "project-of-import"
     directory.mkdir()
     for entry in stacks.ROOT.iterdir():
         if not entry.match("Pulumi.*.yaml") and entry.name != ".git":
@@ -32,6 +32,7 @@ def project(cluster: Cluster) -> Path:
 @pytest.fixture(scope="module")
 def hand_written(cluster: Cluster) -> Iterator[Pods]:
     """The pods of the deployment as kubectl has made it."""
+    cluster.reset()  # the tests before may have left no Kthena
     cluster.kubectl("apply", "-f", str(MANIFEST))
 
     def ready() -> Pods | None:
