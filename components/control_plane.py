@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,12 +68,18 @@ class KthenaControlPlane(pulumi.ComponentResource):
         kinds = [item for item in rendered if item["kind"] == CRD]
         namespace, *objects, service = (item for item in rendered if item["kind"] != CRD)
         created = [self._object(namespace, ())]
-        brought: pulumi.Output[bool] = created[0].metadata.apply(lambda metadata: self._brought(metadata, kinds))
+        brought: pulumi.Output[bool] = created[0].metadata.apply(
+            lambda metadata: self._in_cluster(
+                [metadata], lambda api: self._bring(api, kinds), "Kthena's CRDs can't be brought, so nothing else was touched"
+            )
+        )
         for item in objects:
             # Who runs comes after all that it uses, and what then has to answer as late as can be; the rest after the namespace.
             is_late = item["kind"] == "Deployment" or item["kind"].endswith("WebhookConfiguration")
             created.append(self._object(item, once(brought, list(created) if is_late else created[:1])))
-        works: pulumi.Output[bool] = pulumi.Output.all(*(item.metadata for item in created)).apply(self._works)
+        works: pulumi.Output[bool] = pulumi.Output.all(*(item.metadata for item in created)).apply(
+            lambda known: self._in_cluster(known, self._wait, "Kthena does not work, so no deployment was touched")
+        )
         return self._object(service, once(works, created))
 
     def _object(self, rendered: Mapping[str, Any], needed: pulumi.Input[Sequence[pulumi.Resource]]) -> KubernetesObject:
@@ -99,30 +105,27 @@ class KthenaControlPlane(pulumi.ComponentResource):
             pulumi.ResourceOptions(parent=self, id=f"{namespace}/{ROUTER_NAME}"),
         )
 
-    async def _brought(self, metadata: Mapping[str, Any] | None, kinds: Sequence[Object]) -> bool:
-        """Bring the CRDs up to date, or in a preview say which would be; once there is something of an API server's."""
-        if not (metadata or {}).get("uid"):
-            return True
-        try:
-            api = await outlast(lambda: Api.shared(self._cluster.context))
-            late = await outdated(api, kinds)
-            if late:
-                pulumi.log.info(f"brings CRDs up to date: {', '.join(sorted(one['metadata']['name'] for one in late))}", self)
-            if not pulumi.runtime.is_dry_run():
-                await bring(api, late, field_manager(pulumi.get_project(), pulumi.get_stack()))
-        except ClusterError as error:
-            raise pulumi.RunError(f"Kthena's CRDs can't be brought, so nothing else was touched: {error}") from None
+    async def _in_cluster(self, known: Sequence[Any], work: Callable[[Api], Awaitable[object]], failed: str) -> bool:
+        """Do ``work`` once the objects of which the metadata is ``known`` are an API server's."""
+        # without an uid it was made by no API server, but by the mocks of a test
+        if all((metadata or {}).get("uid") for metadata in known):
+            try:
+                await work(await outlast(lambda: Api.shared(self._cluster.context)))
+            except (ClusterError, NotConvergedError) as error:
+                raise pulumi.RunError(f"{failed}: {error}") from None
         return True
 
-    async def _works(self, known: list[Any]) -> bool:
-        # without an uid it was made by no API server, but by the mocks of a test
-        if pulumi.runtime.is_dry_run() or not all((metadata or {}).get("uid") for metadata in known):
-            return True
-        try:
-            api = await outlast(lambda: Api.shared(self._cluster.context))
-            return await wait_for_control_plane(api, self._cluster.control_plane, say=lambda line: pulumi.log.info(line, self))
-        except (ClusterError, NotConvergedError) as error:
-            raise pulumi.RunError(f"Kthena does not work, so no deployment was touched: {error}") from None
+    async def _bring(self, api: Api, kinds: Sequence[Object]) -> None:
+        """Bring the CRDs up to date, or in a preview say which would be."""
+        late = await outdated(api, kinds)
+        if late:
+            pulumi.log.info(f"brings CRDs up to date: {', '.join(sorted(one['metadata']['name'] for one in late))}", self)
+        if not pulumi.runtime.is_dry_run():
+            await bring(api, late, field_manager(pulumi.get_project(), pulumi.get_stack()))
+
+    async def _wait(self, api: Api) -> None:
+        if not pulumi.runtime.is_dry_run():
+            await wait_for_control_plane(api, self._cluster.control_plane, say=lambda line: pulumi.log.info(line, self))
 
 
 def _readiness(rendered: Mapping[str, Any]) -> dict[str, str]:
